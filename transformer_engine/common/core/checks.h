@@ -1,0 +1,51 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Argument checks shared by the ops: run before any memory is touched.
+#pragma once
+
+#include <transformer_engine/error.h>
+#include <transformer_engine/types.h>
+
+namespace transformer_engine {
+
+inline void check_shape(const char* op, const char* name, const TensorView& view, int64_t rows,
+                        int64_t cols) {
+  TE_CHECK(view.rows == rows && view.cols == cols, op, ": ", name, " has shape [", view.rows, ", ",
+           view.cols, "]; [", rows, ", ", cols, "] is required.");
+}
+
+inline void check_high_precision(const char* op, const char* name, const TensorView& view) {
+  TE_CHECK_TYPE(is_high_precision(view.dtype), op, ": ", name, " has dtype ",
+                dtype_name(view.dtype), "; float32, float16 or bfloat16 is required.");
+}
+
+inline void check_fp8(const char* op, const char* name, const TensorView& view) {
+  TE_CHECK_TYPE(is_fp8(view.dtype), op, ": ", name, " has dtype ", dtype_name(view.dtype),
+                "; float8_e4m3 or float8_e5m2 is required.");
+}
+
+inline void check_data(const char* op, const char* name, const TensorView& view) {
+  TE_CHECK(view.data != nullptr || view.numel() == 0, op, ": ", name, " has no data for shape [",
+           view.rows, ", ", view.cols, "]; a pointer to that many elements is required.");
+}
+
+// Shapes and dtypes of the optional FP8 copies of a [rows, cols] result.
+inline void check_quantized_output(const char* op, const QuantizedOutput& output, int64_t rows,
+                                   int64_t cols) {
+  if (output.data.is_wanted()) {
+    check_fp8(op, "quantized data", output.data);
+    check_shape(op, "quantized data", output.data, rows, cols);
+  }
+  if (output.data_transpose.is_wanted()) {
+    check_fp8(op, "quantized data_transpose", output.data_transpose);
+    check_shape(op, "quantized data_transpose", output.data_transpose, cols, rows);
+  }
+  TE_CHECK_TYPE(!output.data.is_wanted() || !output.data_transpose.is_wanted() ||
+                    output.data.dtype == output.data_transpose.dtype,
+                op, ": quantized data has dtype ", dtype_name(output.data.dtype),
+                " and data_transpose ", dtype_name(output.data_transpose.dtype),
+                "; they must be equal.");
+}
+
+}  // namespace transformer_engine

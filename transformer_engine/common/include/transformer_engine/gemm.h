@@ -1,0 +1,39 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// D[m, n] = epilogue(alpha * op(A)[m, k] * op(B)[n, k]^T) (+ D). Products are accumulated in FP32
+// (or wider); alpha is the product of the operands' scale_inv; the result is rounded once, after
+// the epilogue.
+//   fprop: y  = x  W^T    A = x  [m, k]               B = W  [n, k]
+//   dgrad: dx = dy W      A = dy [m, k]               B = W  stored [k, n], b_is_transposed
+//   wgrad: dW = dy^T x    A = dy stored [k, m], a_is_transposed;  B = x stored [k, n],
+//   b_is_transposed
+#pragma once
+
+#include <transformer_engine/types.h>
+
+namespace transformer_engine {
+
+struct GemmOperand {
+  TensorView matrix;                 // stored [rows, cols]: FP32, BF16, FP16, E4M3 or E5M2
+  bool is_transposed = false;        // false: stored [m or n, k]; true: stored [k, m or n]
+  const float* scale_inv = nullptr;  // [1], FP8 only; null means 1
+};
+
+enum class GemmEpilogue : int32_t { kNone = 0, kGELU = 1 };
+
+struct GemmArgs {
+  GemmOperand a;
+  GemmOperand b;    // either both FP8 or both of one high-precision type
+  TensorView bias;  // [1, n] FP32, BF16 or FP16, added in FP32 before the epilogue; optional
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  TensorView pre_epilogue;  // [m, n], same dtype as d: receives alpha*AB + bias before the
+                            // epilogue; optional
+  TensorView d;             // [m, n] FP32, BF16 or FP16
+  bool accumulate =
+      false;  // d += result; only without epilogue and bias. With FP32 d the sum stays in FP32
+};
+// k = 0 gives zeros (or leaves d when accumulating) plus bias; m = 0 or n = 0 is a no-op.
+void gemm(const GemmArgs& args, const Context& context);
+
+}  // namespace transformer_engine

@@ -1,0 +1,76 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plain types shared by every op: element types, devices, the execution context and non-owning
+// tensor views.
+#pragma once
+
+#include <cstdint>
+
+namespace transformer_engine {
+
+// Element types. The values are part of the Python contract (transformer_engine.pytorch.DType).
+enum class DType : int32_t {
+  kByte = 0,
+  kInt16 = 1,
+  kInt32 = 2,
+  kInt64 = 3,
+  kFloat32 = 4,
+  kFloat16 = 5,
+  kBFloat16 = 6,
+  kFloat8E4M3 = 7,
+  kFloat8E5M2 = 8,
+  kFloat8E8M0 = 9,
+  kFloat4E2M1 = 10,
+};
+
+enum class DeviceType : int32_t { kCPU = 0, kCUDA = 1 };
+
+// Where and how an op runs. Cheap to build for every call.
+struct Context {
+  DeviceType device = DeviceType::kCPU;
+  int device_index = 0;
+  void* stream = nullptr;  // cudaStream_t on CUDA, null on the CPU
+  int num_threads = 1;     // upper bound on CPU threads for this call
+};
+
+// A non-owning view of a contiguous row-major matrix [rows, cols]. A vector of n elements is [1,
+// n]. Vectors and matrices of zero elements are ordinary; `data` may then be null.
+struct TensorView {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  // The framework's own tensor object behind `data` (for torch: an at::Tensor), or null. Only the
+  // framework's registered functions (framework.h) read it; kernels never do.
+  const void* framework_tensor = nullptr;
+
+  int64_t numel() const { return rows * cols; }
+  // True when the caller asked for this (optional) operand.
+  bool is_wanted() const { return data != nullptr || framework_tensor != nullptr; }
+};
+
+// Where an op puts an FP8 copy of its result, in the same pass. Each member is optional (null).
+// q = saturating round-to-nearest-even cast of value * (*scale), where `value` is the result
+// already rounded to the op's high-precision output type: a fused quantization gives the bytes that
+// a separate one would give.
+struct QuantizedOutput {
+  TensorView data;               // [rows, cols] E4M3 or E5M2
+  TensorView data_transpose;     // [cols, rows], same type as `data`
+  const float* scale = nullptr;  // [1] read; null means 1
+  float* scale_inv = nullptr;    // [1] written with 1 / *scale
+  float* amax =
+      nullptr;  // [1] max-accumulated: *amax = max(*amax, max|value|); NaN values are skipped
+
+  bool is_wanted() const {
+    return data.is_wanted() || data_transpose.is_wanted() || amax != nullptr;
+  }
+};
+
+// Size of one element in bytes; two elements share a byte for kFloat4E2M1 (returns 0 for it).
+int64_t element_size_bytes(DType dtype);
+const char* dtype_name(DType dtype);
+bool is_high_precision(DType dtype);  // FP32, FP16, BF16
+bool is_fp8(DType dtype);             // E4M3, E5M2
+
+}  // namespace transformer_engine
