@@ -1,0 +1,13 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// One function per area; module.cpp calls them all.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace transformer_engine::pytorch {
+
+void bind_report(pybind11::module_& m);
+
+}  // namespace transformer_engine::pytorch
