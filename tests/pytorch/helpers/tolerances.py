@@ -1,0 +1,105 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Error bounds computed from the formats, lengths and norms of a computation.
+
+All bounds are elementwise float64 tensors of absolute errors. Source of the summation bounds:
+Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, sections 2.2 and 3.1:
+a sum of k products in a format of unit roundoff u, in any order, is off by at most
+gamma_k = k u / (1 - k u) times the sum of the magnitudes.
+"""
+
+import torch
+
+from .formats import FORMATS, FloatFormat
+
+
+def format_of(dtype: torch.dtype | FloatFormat) -> FloatFormat:
+    """The FloatFormat of a torch dtype."""
+    return dtype if isinstance(dtype, FloatFormat) else FORMATS[dtype]
+
+
+def rounding_bound(exact: torch.Tensor, dtype: torch.dtype | FloatFormat) -> torch.Tensor:
+    """Largest error of rounding exact values once, to nearest, into a format (no saturation)."""
+    fmt = format_of(dtype)
+    magnitude = exact.double().abs()
+    return torch.maximum(
+        magnitude * fmt.unit_roundoff,
+        torch.full_like(magnitude, fmt.smallest_step / 2),
+    )
+
+
+def gamma(terms: int, dtype: torch.dtype | FloatFormat) -> float:
+    """Relative error bound of a chain of roundings, one per term."""
+    product = terms * format_of(dtype).unit_roundoff
+    if product >= 1:
+        raise ValueError(f"gamma: terms is {terms}; the bound is meaningless in this format.")
+    return product / (1 - product)
+
+
+def matmul_bound(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    output: torch.dtype,
+    accumulation: torch.dtype = torch.float32,
+    extra_terms: int = 0,
+) -> torch.Tensor:
+    """Largest error of a [m, k] times b [k, n], accumulated in one format, rounded once to another.
+
+    Parameters
+    ----------
+    a, b : torch.Tensor
+        The operands exactly as the computation sees them (dequantized, if they were quantized).
+    output, accumulation : torch.dtype
+        Format of the result and of the running sum.
+    extra_terms : int, default 0
+        Further roundings on the way, for example one each for a scale and a bias.
+    """
+    a64, b64 = a.double(), b.double()
+    magnitudes = a64.abs() @ b64.abs()
+    accumulated = gamma(a64.shape[-1] + extra_terms + 1, accumulation) * magnitudes
+    return accumulated + rounding_bound((a64 @ b64).abs() + accumulated, output)
+
+
+def sum_bound(
+    terms: torch.Tensor, dim: int, *, output: torch.dtype, accumulation: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Largest error of a sum over one axis, accumulated in one format, rounded once to another."""
+    terms64 = terms.double()
+    accumulated = gamma(terms.shape[dim] + 1, accumulation) * terms64.abs().sum(dim)
+    return accumulated + rounding_bound(terms64.sum(dim).abs() + accumulated, output)
+
+
+def assert_within(
+    actual: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float, name: str = "result"
+) -> None:
+    """Fail unless every element is within its bound; say which is worst and how many are outside.
+
+    Infinities must agree exactly; NaN agrees with NaN.
+    """
+    assert actual.shape == expected.shape, f"{name}: shape {actual.shape} != {expected.shape}"
+    actual64, expected64 = actual.detach().double().cpu(), expected.detach().double().cpu()
+    limit = torch.as_tensor(bound, dtype=torch.float64).cpu().expand_as(expected64)
+    same = (actual64 == expected64) | (actual64.isnan() & expected64.isnan())
+    error = torch.where(same, 0.0, (actual64 - expected64).abs())
+    outside = ~(same | (error <= limit))  # so that a NaN error counts as outside
+    if not outside.any():
+        return
+    excess = torch.where(outside, (error / limit).nan_to_num(nan=float("inf")), 0.0)
+    worst = int(excess.argmax())
+    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected64.shape))
+    raise AssertionError(
+        f"{name}: {int(outside.sum())} of {outside.numel()} elements outside their bound; worst at "
+        f"{where}: actual {actual64.flatten()[worst]:.9g}, expected "
+        f"{expected64.flatten()[worst]:.9g}, bound {limit.flatten()[worst]:.3g}"
+    )
+
+
+def assert_identical(actual: torch.Tensor, expected: torch.Tensor, name: str = "result") -> None:
+    """Fail unless both have the same dtype, shape and bits (NaN payloads aside)."""
+    assert actual.dtype == expected.dtype, f"{name}: dtype {actual.dtype} != {expected.dtype}"
+    assert_within(actual, expected, 0.0, name)
+    both = (actual.detach().cpu(), expected.detach().cpu())
+    if both[0].is_floating_point():
+        signs = [value.signbit() | value.isnan() for value in both]
+        assert torch.equal(*signs), f"{name}: zeros differ in sign"
