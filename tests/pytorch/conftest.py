@@ -5,7 +5,7 @@
 import pytest
 import torch
 
-from tests.pytorch.helpers.devices import available_devices
+from helpers.devices import available_devices
 
 
 def pytest_configure(config: pytest.Config) -> None:

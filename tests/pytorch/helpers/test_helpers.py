@@ -5,9 +5,9 @@
 import pytest
 import torch
 
-from tests.pytorch.helpers.formats import E4M3, E5M2, FloatFormat, decode_table, encode_reference
-from tests.pytorch.helpers.generators import all_bfloat16_values, random_tensor, strided_copy
-from tests.pytorch.helpers.tolerances import (
+from helpers.formats import E4M3, E5M2, FloatFormat, decode_table, encode_reference
+from helpers.generators import all_bfloat16_values, random_tensor, strided_copy
+from helpers.tolerances import (
     assert_identical,
     assert_within,
     matmul_bound,

@@ -1,2 +1,0 @@
-# Copyright (c) 2026, The Transformer Engine Project Authors.
-# SPDX-License-Identifier: Apache-2.0
