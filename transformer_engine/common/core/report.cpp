@@ -38,3 +38,5 @@ std::vector<BackendStatus> backend_statuses() {
 }
 
 }  // namespace transformer_engine
+
+extern "C" const char* nvte_core_version() { return TE_VERSION; }

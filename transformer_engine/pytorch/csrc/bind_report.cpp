@@ -8,6 +8,7 @@
 namespace transformer_engine::pytorch {
 
 void bind_report(pybind11::module_& m) {
+  m.attr("__version__") = TE_VERSION;
   m.def("core_version", &core_version, "Version text the core was built with.");
   m.def("cpu_instruction_set", &cpu_instruction_set, "Instruction set of the CPU kernels in use.");
   m.def(

@@ -23,3 +23,6 @@ const char* cpu_instruction_set();  // "base", "avx2", "avx512", "avx512bf16": t
                                     // for this process
 
 }  // namespace transformer_engine
+
+// core_version() under a C name: a loader asks for it before anything else of this library is used.
+extern "C" const char* nvte_core_version();

@@ -1,0 +1,157 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Configure, build and install the native files: one place for setup.py and the Makefile.
+
+    python build_tools/cmake_build.py [--tests] [--werror]
+
+builds in build/cmake and installs in place, into transformer_engine/. Environment variables (all in
+docs/environment.md): MAX_JOBS, NVTE_BUILD_MAX_JOBS, NVTE_BUILD_DEBUG, NVTE_CMAKE_BUILD_DIR,
+NVTE_CMAKE_EXTRA_ARGS, NVTE_FRAMEWORK, NVTE_PYTHON, NVTE_USE_CCACHE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What to build: the folder that receives the files, and the CMake options."""
+
+    install_dir: Path
+    with_tests: bool = False
+    werror: bool = False
+
+
+def find_torch_dir() -> Path | None:
+    """Folder of the torch to build against.
+
+    That of this interpreter. In pip's isolated build it is hidden by PYTHONPATH, and the torch of
+    the environment that is installed into counts: a child with -E ignores PYTHONPATH and sees it.
+    NVTE_PYTHON names that environment's interpreter where the build runs in another (uv, `build`).
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is not None and spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    code = (
+        "import importlib.util as u, json; s = u.find_spec('torch');"
+        "print(json.dumps(list(s.submodule_search_locations)[0] if s else None))"
+    )
+    active = os.environ.get("VIRTUAL_ENV")
+    candidates = [os.environ.get("NVTE_PYTHON"), sys.executable]
+    candidates += [os.path.join(active, "bin", "python")] if active else []
+    for python in dict.fromkeys(candidates):
+        if python and os.path.exists(python):
+            answer = subprocess.run([python, "-E", "-c", code], capture_output=True, text=True)
+            folder = json.loads(answer.stdout) if answer.returncode == 0 else None
+            if folder:
+                return Path(folder)
+    return None
+
+
+def read_torch_version(torch_dir: Path) -> str:
+    """`torch.__version__`, read from its file: importing torch takes seconds."""
+    text = (torch_dir / "version.py").read_text()
+    match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", text, re.MULTILINE)
+    if match is None:
+        raise RuntimeError(
+            f"cmake_build: {torch_dir / 'version.py'} does not set __version__; reinstall torch."
+        )
+    return match.group(1)
+
+
+def find_tool(name: str) -> str | None:
+    """Path of a tool that runs, first beside the interpreter, then on PATH.
+
+    Found is not enough: pip's wrapper script for cmake cannot import its package in an isolated
+    build of the environment that it is installed in.
+    """
+    beside = os.path.dirname(sys.executable)
+    for folder in [beside, *os.environ.get("PATH", "").split(os.pathsep)]:
+        path = shutil.which(name, path=folder)
+        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+def require_tool(name: str) -> str:
+    """find_tool, or an error that says what to install."""
+    path = find_tool(name)
+    if path is None:
+        raise RuntimeError(
+            f"cmake_build: {name} was not found on PATH or beside {sys.executable}; the native "
+            f"build needs it. Run `pip install {name}`."
+        )
+    return path
+
+
+def wants_torch() -> bool:
+    """Whether NVTE_FRAMEWORK (unset: yes) asks for the PyTorch binding."""
+    names = {name.strip() for name in os.environ.get("NVTE_FRAMEWORK", "all").lower().split(",")}
+    return bool(names & {"pytorch", "all", ""})
+
+
+def configure_arguments(request: BuildRequest, build_dir: Path) -> list[str]:
+    """The cmake command line, with every value each time: a build folder outlives its options."""
+    torch_dir = find_torch_dir() if wants_torch() else None
+    debug = os.environ.get("NVTE_BUILD_DEBUG", "0") not in ("", "0")
+    launcher = ""
+    if os.environ.get("NVTE_USE_CCACHE", "1") not in ("", "0"):
+        launcher = shutil.which("ccache") or ""
+    options = {
+        # pip removes the ninja of an isolated build afterwards; the cached path would be stale.
+        "CMAKE_MAKE_PROGRAM": require_tool("ninja"),
+        "CMAKE_BUILD_TYPE": "Debug" if debug else "Release",
+        "CMAKE_INSTALL_PREFIX": request.install_dir,
+        "CMAKE_CXX_COMPILER_LAUNCHER": launcher,
+        "Python_EXECUTABLE": sys.executable,
+        "TORCH_DIR": torch_dir or "",
+        "NVTE_BUILD_TESTS": "ON" if request.with_tests else "OFF",
+        "NVTE_WERROR": "ON" if request.werror else "OFF",
+    }
+    command = [require_tool("cmake"), "-S", str(ROOT), "-B", str(build_dir), "-G", "Ninja"]
+    command += [f"-D{name}={value}" for name, value in options.items()]
+    return command + shlex.split(os.environ.get("NVTE_CMAKE_EXTRA_ARGS", ""))
+
+
+def build(request: BuildRequest) -> None:
+    """Configure, build and install. Raises CalledProcessError with the tool's output above it."""
+    build_dir = Path(os.environ.get("NVTE_CMAKE_BUILD_DIR") or ROOT / "build" / "cmake")
+    build_dir.mkdir(parents=True, exist_ok=True)
+    jobs = os.environ.get("NVTE_BUILD_MAX_JOBS") or os.environ.get("MAX_JOBS")
+    environment = os.environ | {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
+    cmake = require_tool("cmake")
+    commands = [
+        configure_arguments(request, build_dir),
+        [cmake, "--build", str(build_dir), "-j", jobs or str(os.cpu_count() or 1)],
+        [cmake, "--install", str(build_dir)],
+    ]
+    for command in commands:
+        subprocess.check_call(command, env=environment)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build the native files in place.")
+    parser.add_argument("--tests", action="store_true", help="also build the C++ tests")
+    parser.add_argument("--werror", action="store_true", help="treat warnings as errors")
+    options = parser.parse_args()
+    try:
+        build(BuildRequest(ROOT / "transformer_engine", options.tests, options.werror))
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
