@@ -1,16 +1,28 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures and markers of all PyTorch tests."""
+"""What every PyTorch test gets: fixed seeds, a fixed thread count, the `device` fixture."""
 
+from __future__ import annotations
+
+import os
+import random
+
+import hypothesis
+import numpy as np
 import pytest
 import torch
 
+import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 from helpers.devices import available_devices
 
+SEED = 1234
+# Two threads, so that the threaded paths run; one in a pytest-xdist worker, where the processes
+# themselves fill the cores.
+NUM_THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "smoke: a few seconds in all; run before every merge")
-    config.addinivalue_line("markers", "slow: over two seconds")
+# The same examples in every run, and no time limit for one example on a busy machine.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(params=available_devices(), ids=str)
@@ -21,6 +33,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(autouse=True)
-def fixed_seed() -> None:
+def fixed_seeds_and_threads() -> None:
     """Every test draws the same numbers, alone or in a run."""
-    torch.manual_seed(1234)
+    random.seed(SEED)
+    np.random.seed(SEED)
+    torch.manual_seed(SEED)
+    if torch.get_num_threads() != NUM_THREADS:
+        torch.set_num_threads(NUM_THREADS)
