@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from .environment import read_text
+from ..environment import read_text
 from .formats import Format, QParams
 
 BackwardOverride = Literal["high_precision", "dequantized"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
+from ..environment import read_switch
 from .base import (
     BACKWARD_OVERRIDE_DEFAULT,
     BackwardOverride,
@@ -13,7 +14,6 @@ from .base import (
     Recipe,
     check_format,
 )
-from .environment import read_switch
 from .formats import Format, MMParams, QParams
 
 _FP32_SCALES_DEFAULT = read_switch("NVTE_FP8_BLOCK_SCALING_FP32_SCALES")

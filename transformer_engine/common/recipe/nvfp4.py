@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from ..environment import read_switch, read_text
 from .base import (
     BACKWARD_OVERRIDE_DEFAULT,
     BackwardOverride,
@@ -15,7 +16,6 @@ from .base import (
     Recipe,
     check_format,
 )
-from .environment import read_switch, read_text
 from .formats import Format, QParams
 
 _TensorSet = Literal["none", "weights", "activations", "all"]

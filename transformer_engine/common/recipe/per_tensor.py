@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
+from ..environment import read_switch
 from .base import (
     BACKWARD_OVERRIDE_DEFAULT,
     BackwardOverride,
@@ -16,7 +17,6 @@ from .base import (
     Recipe,
     check_format,
 )
-from .environment import read_switch
 from .formats import Format, MMParams, QParams
 
 _POWER_2_SCALES_DEFAULT = read_switch("NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES")
