@@ -76,14 +76,6 @@ VARIABLES = (
         ("", "base", "avx2", "avx512", "avx512bf16"),
     ),
     Variable(
-        "NVTE_TORCH_COMPILE",
-        "",
-        "torch.compile around elementwise functions: 0 never, 1 always; empty: for CUDA tensors",
-        IMPORT,
-        ("", "0", "1"),
-    ),
-    Variable("NVTE_NVTX_ENABLED", "0", "named ranges for profilers", FIRST_USE, _SWITCH),
-    Variable(
         "NVTE_BACKWARD_OVERRIDE",
         "",
         "default of every recipe's backward_override; empty means None",
