@@ -76,6 +76,38 @@ VARIABLES = (
         ("", "base", "avx2", "avx512", "avx512bf16"),
     ),
     Variable(
+        "NVTE_TORCH_COMPILE",
+        "",
+        "torch.compile around elementwise functions: 0 never, 1 always; empty: for CUDA tensors",
+        IMPORT,
+        ("", "0", "1"),
+    ),
+    Variable(
+        "NVTE_FLASH_ATTN",
+        "1",
+        "allow flash attention (read when an attention module is made): torch's fused operator is "
+        "used if this or NVTE_FUSED_ATTN is 1",
+        CALL,
+        _SWITCH,
+    ),
+    Variable("NVTE_FUSED_ATTN", "1", "allow fused attention; see NVTE_FLASH_ATTN", CALL, _SWITCH),
+    Variable(
+        "NVTE_UNFUSED_ATTN",
+        "1",
+        "allow attention from plain tensor operations (read when an attention module is made)",
+        CALL,
+        _SWITCH,
+    ),
+    Variable(
+        "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
+        "1",
+        "0: only attention backends with a deterministic backward pass (read when an attention "
+        "module is made)",
+        CALL,
+        _SWITCH,
+    ),
+    Variable("NVTE_NVTX_ENABLED", "0", "named ranges for profilers", FIRST_USE, _SWITCH),
+    Variable(
         "NVTE_BACKWARD_OVERRIDE",
         "",
         "default of every recipe's backward_override; empty means None",

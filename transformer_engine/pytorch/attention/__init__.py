@@ -3,10 +3,22 @@
 
 """Attention modules and functions."""
 
+from .dot_product_attention import (
+    AttentionParams,
+    DotProductAttention,
+    explain_attention_backends,
+    get_attention_backend,
+)
+from .masks import get_attention_mask
 from .rope import RotaryPositionEmbedding, apply_fused_qkv_rotary_pos_emb, apply_rotary_pos_emb
 
 __all__ = [
+    "AttentionParams",
+    "DotProductAttention",
     "RotaryPositionEmbedding",
     "apply_fused_qkv_rotary_pos_emb",
     "apply_rotary_pos_emb",
+    "explain_attention_backends",
+    "get_attention_backend",
+    "get_attention_mask",
 ]

@@ -1,0 +1,114 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""torch's scaled_dot_product_attention, where its meaning is exactly ours.
+
+Polarity: torch's boolean mask is True = visible, ours is True = masked out. Rows without a visible
+key are NaN in some of torch's kernels, so such rows are shown every key and set to 0 afterwards.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..dense import DenseInputs, load, store
+from ..problem import AttentionOperands, AttentionParams
+from .base import AttentionSwitches, Runner
+
+sdpa = F.scaled_dot_product_attention
+
+
+def common_refusal(params: AttentionParams, switches: AttentionSwitches) -> str | None:
+    """Reasons that hold for every use of torch's operator."""
+    if not (switches.flash or switches.fused):
+        return "switched off by NVTE_FLASH_ATTN=0 and NVTE_FUSED_ATTN=0"
+    if switches.deterministic and params.device.type != "cpu":
+        return "its backward pass is not deterministic on this device"
+    if params.return_max_logit:
+        return "it does not return the largest logit (return_max_logit=True)"
+    if params.softmax_type != "vanilla":
+        return f"it has no softmax with a sink (softmax_type={params.softmax_type!r})"
+    if params.head_dim_qk == 0:
+        return "head size 0"
+    return None
+
+
+def connect(out: Tensor, *inputs: Tensor) -> Tensor:
+    """Make a constant a function of the inputs, with gradient 0: an empty problem has gradients."""
+    for x in inputs:
+        out = out + x.flatten()[:0].sum()
+    return out
+
+
+class SdpaBackend:
+    """torch's operator on sbhd and bshd, and on thd brought to a padded batch."""
+
+    name = "TorchSDPA"
+
+    def refusal(self, params: AttentionParams, switches: AttentionSwitches) -> str | None:
+        """It has one additive mask of the input dtype and no sink."""
+        reason = common_refusal(params, switches)
+        if reason is not None:
+            return reason
+        if params.core_attention_bias_type == "pre_scale_bias":
+            return "it adds its bias after scaling (core_attention_bias_type='pre_scale_bias')"
+        bias_dtype = params.core_attention_bias_dtype
+        if bias_dtype is not None and torch.promote_types(bias_dtype, params.dtype) != params.dtype:
+            return f"its bias has the input dtype, and {params.dtype} cannot hold {bias_dtype}"
+        if params.core_attention_bias_type == "alibi" and params.dtype.itemsize < 4:
+            return f"its bias has the input dtype, and {params.dtype} cannot hold distances (alibi)"
+        return None
+
+    def compile(self, params: AttentionParams) -> Runner:
+        """Bind the problem; full and causal attention without operands get the shortest path."""
+        rule = params.mask
+        scale, dropout = params.softmax_scale, params.attention_dropout
+        grouped = params.num_heads != params.num_gqa_groups
+        s_q, s_kv = params.max_seqlen_q, params.max_seqlen_kv
+        empty = 0 in (params.batch_size, params.num_heads, params.head_dim_v, s_q, s_kv)
+        if not params.needs_operands and not empty:
+            diagonal_fits = rule.is_causal and rule.shift(s_q, s_kv) == 0
+            if diagonal_fits or rule.is_unbounded:
+                return _direct(params.qkv_format, diagonal_fits, scale, dropout, grouped)
+
+        def run(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
+            inputs = load(params, q, k, v, operands)
+            if 0 in inputs.q.shape or 0 in inputs.k.shape or 0 in inputs.v.shape:
+                out = q.new_zeros((*inputs.q.shape[:3], params.head_dim_v))
+                return store(params, inputs, connect(out, q, k, v))
+            mask = _additive_or_boolean(inputs)
+            out = sdpa(
+                inputs.q, inputs.k, inputs.v, mask, dropout, False, scale=scale, enable_gqa=grouped
+            )
+            return store(params, inputs, out)
+
+        return run
+
+
+def _direct(qkv_format: str, causal: bool, scale: float, dropout: float, grouped: bool) -> Runner:
+    """Attention without any tensor operand."""
+
+    def run_sbhd(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
+        q, k, v = q.permute(1, 2, 0, 3), k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3)
+        out = sdpa(q, k, v, None, dropout, causal, scale=scale, enable_gqa=grouped)
+        return out.permute(2, 0, 1, 3).flatten(2)
+
+    def run_bshd(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        out = sdpa(q, k, v, None, dropout, causal, scale=scale, enable_gqa=grouped)
+        return out.transpose(1, 2).flatten(2)
+
+    return run_sbhd if qkv_format == "sbhd" else run_bshd
+
+
+def _additive_or_boolean(inputs: DenseInputs) -> Tensor | None:
+    """Our mask and bias in torch's form."""
+    hidden, bias = inputs.hidden, inputs.bias
+    if hidden is not None and inputs.empty_rows is not None:
+        hidden = hidden & ~inputs.empty_rows
+    if bias is None:
+        return None if hidden is None else ~hidden
+    bias = bias.to(inputs.q.dtype)
+    return bias if hidden is None else torch.where(hidden, -torch.inf, bias)
