@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TOOLS = {"cmake": (3, 21), "ninja": (1, 10)}  # the oldest versions that will do
 
 
 @dataclass(frozen=True)
@@ -73,26 +74,40 @@ def read_torch_version(torch_dir: Path) -> str:
 
 
 def find_tool(name: str) -> str | None:
-    """Path of a tool that runs, first beside the interpreter, then on PATH.
+    """Path of a tool that is new enough, first beside the interpreter, then on PATH.
 
-    Found is not enough: pip's wrapper script for cmake cannot import its package in an isolated
+    It must run, too: pip's wrapper script for cmake cannot import its package in an isolated
     build of the environment that it is installed in.
     """
     beside = os.path.dirname(sys.executable)
     for folder in [beside, *os.environ.get("PATH", "").split(os.pathsep)]:
         path = shutil.which(name, path=folder)
-        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+        if path is None:
+            continue
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True)
+        version = re.search(r"(\d+)\.(\d+)", answer.stdout)
+        if answer.returncode == 0 and version and tuple(map(int, version.groups())) >= TOOLS[name]:
             return path
     return None
+
+
+def missing_tools() -> list[str]:
+    """pip requirements for the tools that are not there."""
+    return [
+        f"{name}>={major}.{minor}"
+        for name, (major, minor) in TOOLS.items()
+        if find_tool(name) is None
+    ]
 
 
 def require_tool(name: str) -> str:
     """find_tool, or an error that says what to install."""
     path = find_tool(name)
     if path is None:
+        at_least = ".".join(map(str, TOOLS[name]))
         raise RuntimeError(
-            f"cmake_build: {name} was not found on PATH or beside {sys.executable}; the native "
-            f"build needs it. Run `pip install {name}`."
+            f"cmake_build: no {name} of version {at_least} or newer on PATH or beside "
+            f"{sys.executable}; the native build needs it. Run `pip install {name}`."
         )
     return path
 
@@ -146,7 +161,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build the native files in place.")
     parser.add_argument("--tests", action="store_true", help="also build the C++ tests")
     parser.add_argument("--werror", action="store_true", help="treat warnings as errors")
+    parser.add_argument(
+        "--missing-tools", action="store_true", help="only print pip requirements for them"
+    )
     options = parser.parse_args()
+    if options.missing_tools:
+        print(*missing_tools())
+        return
     try:
         build(BuildRequest(ROOT / "transformer_engine", options.tests, options.werror))
     except (RuntimeError, subprocess.CalledProcessError) as error:

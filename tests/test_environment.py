@@ -1,6 +1,6 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The table of environment variables equals what the sources read, and the page equals the table."""
+"""The table of environment variables, what the sources read, and the docs page are equal."""
 
 from __future__ import annotations
 

@@ -240,24 +240,24 @@ def _check_torch_pair(directory: Path, info: BuildInfo) -> Path:
     """Check the installed torch and Python against the build; the path of the extension."""
     path = torch_extension_path(directory)
     public = info.torch_version.split("+")[0]
-    torch = _import_torch(f"torch {public}" if public else "torch")
-    expected = f"the binding of {info.version} for torch {torch.__version__} and this Python"
+    expected = f"the binding of {info.version} to torch {public} for this Python"
     if not public:
         found = "a build of the core alone (torch was not installed when it was built)"
         raise NativeLibraryError(path=path, expected=expected, found=found)
-    # The local part (+cpu, +cu130) tells the devices torch was built for, not its C++ interface.
-    if torch.__version__.split("+")[0] != public:
-        raise NativeLibraryError(
-            path=path,
-            expected=expected,
-            found=f"one built against torch {info.torch_version}",
-            remedy=f"{_REBUILD} Or install torch=={public}.",
-        )
     others = sorted(other.name for other in directory.glob(f"{TORCH_EXTENSION}.*.so"))
     if not path.exists() and others:
         found = f"only {', '.join(others)}, built for another Python"
         raise NativeLibraryError(path=path, expected=expected, found=found)
     check_elf_file(path, expected)
+    torch = _import_torch(f"torch {public}")
+    # The local part (+cpu, +cu130) tells the devices torch was built for, not its C++ interface.
+    if torch.__version__.split("+")[0] != public:
+        raise NativeLibraryError(
+            path=path,
+            expected=f"one for the installed torch {torch.__version__}",
+            found=f"a binding built against torch {info.torch_version}",
+            remedy=f"{_REBUILD} Or install torch=={public}.",
+        )
     return path
 
 

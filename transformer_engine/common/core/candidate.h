@@ -22,6 +22,12 @@ struct Candidate {
   void (*run)(const Args& args, const Context& context);
 };
 
+// The refusal of candidates that take every problem in host memory.
+template <typename Args>
+const char* refuse_unless_cpu(const Args&, const Context& context) {
+  return context.device == DeviceType::kCPU ? nullptr : "the tensors are not in host memory";
+}
+
 template <typename Args, size_t N>
 void run_first_candidate(const char* op, const Candidate<Args> (&candidates)[N], const Args& args,
                          const Context& context) {

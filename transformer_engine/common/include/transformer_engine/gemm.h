@@ -3,7 +3,9 @@
 //
 // D[m, n] = epilogue(alpha * op(A)[m, k] * op(B)[n, k]^T) (+ D). Products are accumulated in FP32
 // (or wider); alpha is the product of the operands' scale_inv; the result is rounded once, after
-// the epilogue.
+// the epilogue. On CPUs with AVX512-BF16 products of BF16 numbers and their sums below 2^-126 in
+// magnitude, and subnormal BF16 operands, count as 0; FP8 operands and products are never that
+// small. d and pre_epilogue share no memory with each other nor with a, b and bias.
 //   fprop: y  = x  W^T    A = x  [m, k]               B = W  [n, k]
 //   dgrad: dx = dy W      A = dy [m, k]               B = W  stored [k, n], b_is_transposed
 //   wgrad: dW = dy^T x    A = dy stored [k, m], a_is_transposed;  B = x stored [k, n],
@@ -11,6 +13,8 @@
 #pragma once
 
 #include <transformer_engine/types.h>
+
+#include <vector>
 
 namespace transformer_engine {
 
@@ -35,5 +39,14 @@ struct GemmArgs {
 };
 // k = 0 gives zeros (or leaves d when accumulating) plus bias; m = 0 or n = 0 is a no-op.
 void gemm(const GemmArgs& args, const Context& context);
+
+// The implementations in the order in which they are asked, each with the reason why it refuses
+// this problem, or null when it takes it. gemm() runs the first that takes it. Checks the arguments
+// as gemm() does.
+struct GemmCandidateStatus {
+  const char* name;
+  const char* refusal;
+};
+std::vector<GemmCandidateStatus> gemm_candidates(const GemmArgs& args, const Context& context);
 
 }  // namespace transformer_engine

@@ -1,0 +1,228 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// GEMM problems for tests: storage of any type and layout, the FP64 result, and how far an
+// implementation may be from it.
+#pragma once
+
+#include <transformer_engine/gemm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "numerics/half.h"
+#include "numerics/minifloat.h"
+
+namespace transformer_engine::testing {
+
+inline float decode(DType dtype, const uint8_t* p) {
+  uint16_t half = 0;
+  float wide = 0.0F;
+  switch (dtype) {
+    case DType::kFloat8E4M3:
+      return numerics::decode<numerics::E4M3>(*p);
+    case DType::kFloat8E5M2:
+      return numerics::decode<numerics::E5M2>(*p);
+    case DType::kBFloat16:
+      std::memcpy(&half, p, sizeof(half));
+      return numerics::float_from_bf16(half);
+    case DType::kFloat16:
+      std::memcpy(&half, p, sizeof(half));
+      return numerics::float_from_fp16(half);
+    default:
+      std::memcpy(&wide, p, sizeof(wide));
+      return wide;
+  }
+}
+
+inline void encode(DType dtype, float value, uint8_t* p) {
+  uint16_t half = 0;
+  switch (dtype) {
+    case DType::kFloat8E4M3:
+      *p = numerics::encode<numerics::E4M3>(value);
+      return;
+    case DType::kFloat8E5M2:
+      *p = numerics::encode<numerics::E5M2>(value);
+      return;
+    case DType::kBFloat16:
+      half = numerics::bf16_from_float(value);
+      std::memcpy(p, &half, sizeof(half));
+      return;
+    case DType::kFloat16:
+      half = numerics::fp16_from_float(value);
+      std::memcpy(p, &half, sizeof(half));
+      return;
+    default:
+      std::memcpy(p, &value, sizeof(value));
+  }
+}
+
+// Half the distance between neighbours of magnitude 1, relative; and the smallest step at all.
+inline double rounding_unit(DType dtype) {
+  return dtype == DType::kFloat32 ? 0x1p-24 : dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+}
+inline double smallest_step(DType dtype) {
+  return dtype == DType::kFloat32 ? 0x1p-149 : dtype == DType::kFloat16 ? 0x1p-24 : 0x1p-133;
+}
+
+// A matrix with exactly as many bytes as it has elements, so that sanitizers see every overrun.
+struct Matrix {
+  DType dtype = DType::kFloat32;
+  int64_t rows = 0, cols = 0;
+  std::vector<uint8_t> bytes;
+
+  Matrix() = default;
+  Matrix(DType type, int64_t r, int64_t c)
+      : dtype(type),
+        rows(r),
+        cols(c),
+        bytes(static_cast<size_t>(r * c * element_size_bytes(type))) {}
+  uint8_t* at(int64_t row, int64_t col) {
+    return bytes.data() + (row * cols + col) * element_size_bytes(dtype);
+  }
+  float get(int64_t row, int64_t col) const {
+    return decode(dtype, bytes.data() + (row * cols + col) * element_size_bytes(dtype));
+  }
+  void set(int64_t row, int64_t col, float value) { encode(dtype, value, at(row, col)); }
+  template <typename Draw>
+  void fill(const Draw& draw) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t col = 0; col < cols; ++col) {
+        set(row, col, draw());
+      }
+    }
+  }
+  TensorView view() {
+    TensorView v;
+    v.data = bytes.data();
+    v.dtype = dtype;
+    v.rows = rows;
+    v.cols = cols;
+    return v;
+  }
+};
+
+struct GemmCase {
+  int64_t m = 1, n = 1, k = 1;
+  DType a_dtype = DType::kFloat32, b_dtype = DType::kFloat32, d_dtype = DType::kFloat32;
+  bool a_transposed = false, b_transposed = false;
+  bool has_bias = false;
+  DType bias_dtype = DType::kFloat32;
+  bool has_gelu = false, has_pre = false, accumulate = false;
+
+  std::string text() const {
+    return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + " " +
+           dtype_name(a_dtype) + (a_transposed ? "^T * " : " * ") + dtype_name(b_dtype) +
+           (b_transposed ? "^T -> " : " -> ") + dtype_name(d_dtype) +
+           (has_bias ? std::string(" bias ") + dtype_name(bias_dtype) : "") +
+           (has_gelu ? " gelu" : "") + (has_pre ? " pre" : "") + (accumulate ? " accumulate" : "");
+  }
+};
+
+// One case with its operands, and what must come out.
+class GemmProblem {
+ public:
+  Matrix a, b, bias, d_before;
+  float a_scale_inv = 0.75F, b_scale_inv = 0.3F;
+
+  template <typename Draw>
+  GemmProblem(const GemmCase& c, const Draw& draw)
+      : a(stored(c.a_dtype, c.m, c.k, c.a_transposed)),
+        b(stored(c.b_dtype, c.n, c.k, c.b_transposed)),
+        bias(c.bias_dtype, 1, c.n),
+        d_before(c.d_dtype, c.m, c.n),
+        case_(c) {
+    for (Matrix* matrix : {&a, &b, &bias, &d_before}) {
+      matrix->fill(draw);
+    }
+  }
+
+  const GemmCase& spec() const { return case_; }
+
+  GemmArgs args(Matrix& d, Matrix& pre) {
+    GemmArgs args;
+    args.a = {a.view(), case_.a_transposed, is_fp8(a.dtype) ? &a_scale_inv : nullptr};
+    args.b = {b.view(), case_.b_transposed, is_fp8(b.dtype) ? &b_scale_inv : nullptr};
+    args.d = d.view();
+    if (case_.has_bias) {
+      args.bias = bias.view();
+    }
+    if (case_.has_pre) {
+      args.pre_epilogue = pre.view();
+    }
+    args.epilogue = case_.has_gelu ? GemmEpilogue::kGELU : GemmEpilogue::kNone;
+    args.accumulate = case_.accumulate;
+    return args;
+  }
+
+  float a_at(int64_t row, int64_t i) const {
+    return case_.a_transposed ? a.get(i, row) : a.get(row, i);
+  }
+  float b_at(int64_t row, int64_t i) const {
+    return case_.b_transposed ? b.get(i, row) : b.get(row, i);
+  }
+
+  struct Expected {
+    double value, tolerance;
+  };
+  struct ExpectedPair {
+    Expected pre, d;
+  };
+
+  // FP64 value of an element. The tolerance bounds, for any order of summation, k products and k
+  // sums in FP32 (unit u = 2^-24 each, relative to the sum of magnitudes), the roundings of alpha,
+  // the product with it and the bias, the epilogue, and the one rounding to d's type. BF16
+  // multiply-adds may also flush 2^-126 per step.
+  ExpectedPair expected(int64_t row, int64_t col) const {
+    double sum = 0.0;
+    double magnitude = 0.0;
+    for (int64_t i = 0; i < case_.k; ++i) {
+      const double product = static_cast<double>(a_at(row, i)) * b_at(col, i);
+      sum += product;
+      magnitude += std::abs(product);
+    }
+    const double unit = rounding_unit(DType::kFloat32);
+    const double alpha = static_cast<double>(is_fp8(a.dtype) ? a_scale_inv : 1.0F) *
+                         (is_fp8(b.dtype) ? b_scale_inv : 1.0F);
+    const double bias_value = case_.has_bias ? bias.get(0, col) : 0.0;
+    const double value = sum * alpha + bias_value;
+    const double steps = 2.0 * static_cast<double>(case_.k) + 4.0;
+    const double sum_error = unit * steps * magnitude * std::abs(alpha) +
+                             unit * (std::abs(value) + std::abs(bias_value)) +
+                             static_cast<double>(case_.k + 1) * 0x1p-126;
+    ExpectedPair result;
+    result.pre = rounded(value, sum_error);
+    double final_value = value;
+    double final_error = sum_error;
+    if (case_.has_gelu) {
+      const double inner = value * (0.79788456 + 0.03567741 * value * value);
+      final_value = value * (0.5 + 0.5 * std::tanh(inner));
+      // |gelu'| < 1.13; a dozen FP32 roundings inside, the cubic ones where tanh is not yet flat.
+      final_error = 1.13 * sum_error + 16.0 * unit * std::abs(value);
+    }
+    if (case_.accumulate) {
+      const double before = d_before.get(row, col);
+      final_value += before;
+      final_error += unit * (std::abs(before) + std::abs(final_value));
+    }
+    result.d = rounded(final_value, final_error);
+    return result;
+  }
+
+ private:
+  static Matrix stored(DType dtype, int64_t rows, int64_t k, bool is_transposed) {
+    return is_transposed ? Matrix(dtype, k, rows) : Matrix(dtype, rows, k);
+  }
+  Expected rounded(double value, double error) const {
+    const double unit = rounding_unit(case_.d_dtype);
+    return {value, error + unit * (std::abs(value) + error) + smallest_step(case_.d_dtype)};
+  }
+  GemmCase case_;
+};
+
+}  // namespace transformer_engine::testing

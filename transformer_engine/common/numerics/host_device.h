@@ -1,0 +1,21 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every function in numerics/ is marked TE_NUMERIC: usable on the host and in device code, in
+// constant expressions, and always inlined. Inlining is part of correctness on the CPU: kernel
+// files are compiled once per instruction set, and an out-of-line copy of an inline function would
+// be shared between them by the linker (cpu/isa.h). For the same reason nothing here includes a
+// standard header with functions.
+#pragma once
+
+#if defined(__CUDACC__)
+#define TE_HOST_DEVICE __host__ __device__
+#else
+#define TE_HOST_DEVICE
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define TE_NUMERIC TE_HOST_DEVICE __attribute__((always_inline)) inline constexpr
+#else
+#define TE_NUMERIC TE_HOST_DEVICE inline constexpr
+#endif

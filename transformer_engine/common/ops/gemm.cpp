@@ -1,0 +1,150 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include <transformer_engine/framework.h>
+#include <transformer_engine/gemm.h>
+
+#include "core/candidate.h"
+#include "core/checks.h"
+#include "core/gemm_shape.h"
+#include "cpu/gemm.h"
+#include "cuda/entry_points.h"
+#include "reference/gemm.h"
+
+namespace transformer_engine {
+
+namespace {
+
+constexpr const char* kOp = "gemm";
+
+void check_operand(const char* name, const GemmOperand& operand) {
+  const TensorView& view = operand.matrix;
+  TE_CHECK_TYPE(is_high_precision(view.dtype) || is_fp8(view.dtype), kOp, ": ", name, " has dtype ",
+                dtype_name(view.dtype),
+                "; float32, float16, bfloat16, float8_e4m3 or float8_e5m2 is required.");
+  TE_CHECK(view.rows >= 0 && view.cols >= 0, kOp, ": ", name, " has shape [", view.rows, ", ",
+           view.cols, "]; sizes must not be negative.");
+  check_data(kOp, name, view);
+  TE_CHECK(operand.scale_inv == nullptr || is_fp8(view.dtype), kOp, ": ", name,
+           " has a scale_inv and dtype ", dtype_name(view.dtype),
+           "; only float8 operands have one. Leave scale_inv null.");
+}
+
+bool shares_memory(const TensorView& a, const TensorView& b) {
+  const char* a_begin = static_cast<const char*>(a.data);
+  const char* b_begin = static_cast<const char*>(b.data);
+  const char* a_end = a_begin + a.numel() * element_size_bytes(a.dtype);
+  const char* b_end = b_begin + b.numel() * element_size_bytes(b.dtype);
+  return a_begin < b_end && b_begin < a_end;
+}
+
+void check_not_aliased(const char* name, const TensorView& output, const char* other_name,
+                       const TensorView& other) {
+  TE_CHECK(!shares_memory(output, other), kOp, ": ", name, " shares memory with ", other_name,
+           "; outputs need memory of their own. Pass another tensor or a copy.");
+}
+
+void check_outputs(const GemmArgs& args, int64_t m, int64_t n) {
+  check_high_precision(kOp, "d", args.d);
+  check_shape(kOp, "d", args.d, m, n);
+  check_data(kOp, "d", args.d);
+  if (args.bias.is_wanted()) {
+    check_high_precision(kOp, "bias", args.bias);
+    check_shape(kOp, "bias", args.bias, 1, n);
+    check_not_aliased("d", args.d, "bias", args.bias);
+  }
+  check_not_aliased("d", args.d, "a", args.a.matrix);
+  check_not_aliased("d", args.d, "b", args.b.matrix);
+  if (args.pre_epilogue.is_wanted()) {
+    check_shape(kOp, "pre_epilogue", args.pre_epilogue, m, n);
+    TE_CHECK_TYPE(args.pre_epilogue.dtype == args.d.dtype, kOp, ": pre_epilogue has dtype ",
+                  dtype_name(args.pre_epilogue.dtype), " and d ", dtype_name(args.d.dtype),
+                  "; they must be equal.");
+    check_not_aliased("pre_epilogue", args.pre_epilogue, "d", args.d);
+    check_not_aliased("pre_epilogue", args.pre_epilogue, "a", args.a.matrix);
+    check_not_aliased("pre_epilogue", args.pre_epilogue, "b", args.b.matrix);
+    check_not_aliased("pre_epilogue", args.pre_epilogue, "bias", args.bias);
+  }
+}
+
+void check_gemm(const GemmArgs& args) {
+  check_operand("a", args.a);
+  check_operand("b", args.b);
+  const DType a_dtype = args.a.matrix.dtype;
+  const DType b_dtype = args.b.matrix.dtype;
+  TE_CHECK_TYPE(a_dtype == b_dtype || (is_fp8(a_dtype) && is_fp8(b_dtype)), kOp, ": a has dtype ",
+                dtype_name(a_dtype), " and b ", dtype_name(b_dtype),
+                "; both float8, or both of one type, is required.");
+  const auto [m, n, k] = gemm_shape(args);
+  TE_CHECK(operand_depth(args.b) == k, kOp, ": a has k = ", k, " and b k = ", operand_depth(args.b),
+           "; they must be equal. Check the operands and their is_transposed flags.");
+  TE_CHECK(args.epilogue == GemmEpilogue::kNone || args.epilogue == GemmEpilogue::kGELU, kOp,
+           ": epilogue is ", static_cast<int>(args.epilogue), "; kNone or kGELU is required.");
+  check_outputs(args, m, n);
+  TE_CHECK(!args.accumulate || (args.epilogue == GemmEpilogue::kNone && !args.bias.is_wanted() &&
+                                !args.pre_epilogue.is_wanted()),
+           kOp, ": accumulate is set together with ",
+           args.bias.is_wanted()                  ? "bias"
+           : args.epilogue == GemmEpilogue::kNone ? "pre_epilogue"
+                                                  : "an epilogue",
+           "; a sum into d takes neither bias, epilogue nor pre_epilogue. Add them in a second "
+           "step.");
+}
+
+template <const char* (*refusal)(const GemmArgs&, const Context&)>
+const char* cpu_only(const GemmArgs& args, const Context& context) {
+  const char* reason = refuse_unless_cpu(args, context);
+  return reason != nullptr ? reason : refusal(args, context);
+}
+
+// Where the framework's operator wins over the packed GEMM.
+const char* framework_refusal(const GemmArgs& args, const Context& /*context*/) {
+  if (framework_functions().gemm_cpu == nullptr) {
+    return "no framework registered its GEMM";
+  }
+  if (args.a.matrix.dtype != DType::kBFloat16 || args.d.dtype != DType::kBFloat16) {
+    return "the framework's GEMM is faster for BF16 operands and BF16 results only";
+  }
+  if (args.bias.is_wanted() && args.bias.dtype != DType::kBFloat16) {
+    return "the framework's GEMM takes a bias of the operands' type only";
+  }
+  if (args.epilogue != GemmEpilogue::kNone || args.pre_epilogue.is_wanted()) {
+    return "the framework's GEMM has no epilogue";
+  }
+  return nullptr;
+}
+
+void run_framework(const GemmArgs& args, const Context& context) {
+  if (!framework_functions().gemm_cpu(args)) {
+    cpu::gemm_packed(args, context);
+  }
+}
+
+void run_reference(const GemmArgs& args, const Context& /*context*/) { reference::gemm(args); }
+
+constexpr Candidate<GemmArgs> kCandidates[] = {
+    {"cpu skinny", cpu_only<cpu::gemm_skinny_refusal>, cpu::gemm_skinny},
+    {"cpu framework", cpu_only<framework_refusal>, run_framework},
+    {"cpu packed", refuse_unless_cpu<GemmArgs>, cpu::gemm_packed},
+    cuda::kCandidate<GemmArgs>,
+    {"reference", refuse_unless_cpu<GemmArgs>, run_reference},
+};
+
+}  // namespace
+
+void gemm(const GemmArgs& args, const Context& context) {
+  check_gemm(args);
+  if (args.d.numel() != 0) {
+    run_first_candidate(kOp, kCandidates, args, context);
+  }
+}
+
+std::vector<GemmCandidateStatus> gemm_candidates(const GemmArgs& args, const Context& context) {
+  check_gemm(args);
+  std::vector<GemmCandidateStatus> statuses;
+  for (const auto& candidate : kCandidates) {
+    statuses.push_back({candidate.name, candidate.refusal(args, context)});
+  }
+  return statuses;
+}
+
+}  // namespace transformer_engine
