@@ -1,0 +1,83 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plain, gated and clamped activations as one interface for the kernels:
+//   forward(params, a, b)                    y; b is unused by a plain activation
+//   backward(params, a, b, dy, &da, &db)     gradients
+#pragma once
+
+#include "cpu/activation_kernels.h"
+#include "cpu/simd/activations.h"
+#include "cpu/simd/rows.h"
+
+namespace transformer_engine::cpu::TE_ISA {
+namespace {
+
+// Elements of a row plus bias, where there is one.
+template <typename Rows, typename Count>
+TE_INLINE Vf biased(const Rows& x, const float* bias, int64_t i, Count count) {
+  const Vf value = x.get(i, count);
+  return bias != nullptr ? value + load(bias + i, count) : value;
+}
+
+template <typename F>
+struct Plain {
+  static constexpr bool kIsGated = false;
+
+  TE_INLINE static Vf forward(const ActivationParams&, Vf a, Vf) { return F::value(a); }
+  TE_INLINE static void backward(const ActivationParams&, Vf a, Vf, Vf dy, Vf* da, Vf*) {
+    Vf f, slope;
+    F::derive(a, &f, &slope);
+    *da = dy * slope;
+  }
+};
+
+template <typename F>
+struct Gated {
+  static constexpr bool kIsGated = true;
+
+  TE_INLINE static Vf forward(const ActivationParams&, Vf a, Vf b) { return F::value(a) * b; }
+  TE_INLINE static void backward(const ActivationParams&, Vf a, Vf b, Vf dy, Vf* da, Vf* db) {
+    Vf f, slope;
+    F::derive(a, &f, &slope);
+    *da = dy * b * slope;
+    *db = dy * f;
+  }
+};
+
+struct Clamped {
+  static constexpr bool kIsGated = true;
+
+  // The bounds first: min and max then keep a NaN.
+  TE_INLINE static Vf gate(const ActivationParams& params, Vf b) {
+    const Vf limit = set1(params.limit);
+    return max(-limit, min(limit, b)) + set1(params.glu_linear_offset);
+  }
+  TE_INLINE static Vf forward(const ActivationParams& params, Vf a, Vf b) {
+    const Vf bounded = min(set1(params.limit), a);
+    return scaled_silu(bounded, set1(params.alpha)) * gate(params, b);
+  }
+  TE_INLINE static void backward(const ActivationParams& params, Vf a, Vf b, Vf dy, Vf* da,
+                                 Vf* db) {
+    const Vf limit = set1(params.limit);
+    Vf f, slope;
+    derive_scaled_silu(min(limit, a), set1(params.alpha), &f, &slope);
+    *da = select(less(limit, a), zero(), dy * gate(params, b) * slope);
+    *db = select(less(limit, abs(b)), zero(), dy * f);
+  }
+};
+
+}  // namespace
+}  // namespace transformer_engine::cpu::TE_ISA
+
+// The functions of a kernel table in the order of ActivationKind, each for every io_index.
+#define TE_ACTIVATION_ROW(kernel, Op)                                             \
+  {kernel<Op, RowsOf<float>>, kernel<Op, RowsOf<Bf16>>, kernel<Op, RowsOf<Fp16>>, \
+   kernel<Op, AnyRows>}
+#define TE_ACTIVATION_TABLE(kernel)                                                   \
+  {TE_ACTIVATION_ROW(kernel, Plain<Gelu>), TE_ACTIVATION_ROW(kernel, Plain<QGelu>),   \
+   TE_ACTIVATION_ROW(kernel, Plain<Relu>), TE_ACTIVATION_ROW(kernel, Plain<SRelu>),   \
+   TE_ACTIVATION_ROW(kernel, Plain<Silu>), TE_ACTIVATION_ROW(kernel, Gated<Sigmoid>), \
+   TE_ACTIVATION_ROW(kernel, Gated<Gelu>), TE_ACTIVATION_ROW(kernel, Gated<QGelu>),   \
+   TE_ACTIVATION_ROW(kernel, Gated<Relu>), TE_ACTIVATION_ROW(kernel, Gated<SRelu>),   \
+   TE_ACTIVATION_ROW(kernel, Gated<Silu>), TE_ACTIVATION_ROW(kernel, Clamped)}
