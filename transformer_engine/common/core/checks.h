@@ -15,6 +15,11 @@ inline void check_shape(const char* op, const char* name, const TensorView& view
            view.cols, "]; [", rows, ", ", cols, "] is required.");
 }
 
+inline void check_extent(const char* op, const char* name, const TensorView& view) {
+  TE_CHECK(view.rows >= 0 && view.cols >= 0, op, ": ", name, " has shape [", view.rows, ", ",
+           view.cols, "]; sizes of 0 or more are required.");
+}
+
 inline void check_high_precision(const char* op, const char* name, const TensorView& view) {
   TE_CHECK_TYPE(is_high_precision(view.dtype), op, ": ", name, " has dtype ",
                 dtype_name(view.dtype), "; float32, float16 or bfloat16 is required.");
@@ -28,6 +33,27 @@ inline void check_fp8(const char* op, const char* name, const TensorView& view) 
 inline void check_data(const char* op, const char* name, const TensorView& view) {
   TE_CHECK(view.data != nullptr || view.numel() == 0, op, ": ", name, " has no data for shape [",
            view.rows, ", ", view.cols, "]; a pointer to that many elements is required.");
+}
+
+// A high-precision matrix that must be there, of any shape or of one shape.
+inline void check_operand(const char* op, const char* name, const TensorView& view) {
+  check_extent(op, name, view);
+  check_high_precision(op, name, view);
+  check_data(op, name, view);
+}
+inline void check_operand(const char* op, const char* name, const TensorView& view, int64_t rows,
+                          int64_t cols) {
+  check_shape(op, name, view, rows, cols);
+  check_high_precision(op, name, view);
+  check_data(op, name, view);
+}
+
+// An optional operand: checked when there is one.
+inline void check_optional_operand(const char* op, const char* name, const TensorView& view,
+                                   int64_t rows, int64_t cols) {
+  if (view.is_wanted()) {
+    check_operand(op, name, view, rows, cols);
+  }
 }
 
 // Shapes and dtypes of the optional FP8 copies of a [rows, cols] result.
@@ -46,6 +72,16 @@ inline void check_quantized_output(const char* op, const QuantizedOutput& output
                 op, ": quantized data has dtype ", dtype_name(output.data.dtype),
                 " and data_transpose ", dtype_name(output.data_transpose.dtype),
                 "; they must be equal.");
+}
+
+// A high-precision result of one shape, whose data may be null where only its FP8 copy is wanted.
+inline void check_result(const char* op, const char* name, const TensorView& view,
+                         const QuantizedOutput& quantized, int64_t rows, int64_t cols) {
+  check_shape(op, name, view, rows, cols);
+  check_high_precision(op, name, view);
+  check_quantized_output(op, quantized, rows, cols);
+  TE_CHECK(view.data != nullptr || view.numel() == 0 || quantized.is_wanted(), op, ": ", name,
+           " has no data and no quantized copy is wanted; at least one is required.");
 }
 
 }  // namespace transformer_engine

@@ -6,10 +6,10 @@
 // a buffer in L1, and transposed from there, so that the input is read once.
 #include "cpu/cast.h"
 
-#include <atomic>
-
 #include "core/parallel.h"
 #include "cpu/cast_kernels.h"
+#include "cpu/io_index.h"
+#include "cpu/shared_maximum.h"
 #include "numerics/delayed_scaling.h"
 #include "numerics/scale.h"
 
@@ -29,31 +29,11 @@ constexpr int64_t kTileCols = 256;
 // common processors): written around the caches they cost no read of the old contents.
 constexpr int64_t kStreamBytes = int64_t{8} << 20;
 
-int high_precision_index(DType dtype) {
-  return dtype == DType::kFloat32 ? 0 : dtype == DType::kBFloat16 ? 1 : 2;
-}
-int fp8_index(DType dtype) { return dtype == DType::kFloat8E4M3 ? 0 : 1; }
-
 const char* element_address(const TensorView& view, int64_t index) {
   return static_cast<const char*>(view.data) + index * element_size_bytes(view.dtype);
 }
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Largest of the values that the threads report. Magnitudes are ordered as their bits are.
-class SharedMaximum {
- public:
-  void add(float value) {
-    const uint32_t bits = numerics::bits_of_float(value);
-    uint32_t current = bits_.load(std::memory_order_relaxed);
-    while (current < bits && !bits_.compare_exchange_weak(current, bits)) {
-    }
-  }
-  float value() const { return numerics::float_of_bits(bits_.load()); }
-
- private:
-  std::atomic<uint32_t> bits_{0};
-};
 
 float max_magnitude(const TensorView& input, int num_threads) {
   const auto kernel = TE_CPU_KERNELS(cast_kernels).amax[high_precision_index(input.dtype)];

@@ -10,15 +10,22 @@
 
 namespace transformer_engine::cpu {
 
+// output[c] = parts[0, c] + parts[1, c] + ..., in this order from 0, rounded once.
+struct RowTotal {
+  const float* parts;  // [part_count, count], rows `stride` apart
+  int64_t part_count;
+  int64_t stride;
+  void* output;  // [count] FP32, BF16 or FP16
+  DType dtype;
+  int64_t count;
+};
+
 struct RowKernels {
   // output[i] = input[i] + addend, FP32; input is FP32, BF16 or FP16.
   void (*widen)(const void* input, DType dtype, float addend, float* output, int64_t count);
   // sums[c] += input[0, c] + input[1, c] + ..., in this order.
   void (*add_rows)(const void* input, DType dtype, int64_t rows, int64_t cols, float* sums);
-  // output[c] = parts[0, c] + parts[1, c] + ..., in this order from 0, rounded once to `dtype`;
-  // for columns [begin, end) of `cols`.
-  void (*total)(const float* parts, int64_t part_count, int64_t cols, int64_t begin, int64_t end,
-                void* output, DType dtype);
+  void (*total)(const RowTotal& sum);
 };
 
 TE_DECLARE_CPU_KERNELS(RowKernels, row_kernels)

@@ -57,11 +57,6 @@ void check_fp8_max(const char* op, float fp8_max) {
            "; a finite number above 0 is required. Pass the largest value of the FP8 type.");
 }
 
-void check_extent(const char* op, const char* name, const TensorView& view) {
-  TE_CHECK(view.rows >= 0 && view.cols >= 0, op, ": ", name, " has shape [", view.rows, ", ",
-           view.cols, "]; sizes of 0 or more are required.");
-}
-
 void check_one_byte(const char* op, const char* name, const TensorView& view) {
   TE_CHECK_TYPE(element_size_bytes(view.dtype) == 1, op, ": ", name, " has dtype ",
                 dtype_name(view.dtype), "; a one-byte type is required.");

@@ -19,19 +19,23 @@ TE_INLINE void put_gradient(const Rows& dx, float* bias_sum, int64_t i, Vf gradi
 
 template <typename Op, typename Rows>
 void backward(const ActivationBackwardRows& a) {
-  const int64_t input_cols = Op::kIsGated ? 2 * a.cols : a.cols;
-  for (int64_t row = 0; row < a.rows; ++row) {
-    const Rows dy = input_rows<Rows>(a.grad_output, a.grad_output_dtype, row * a.cols);
+  // Rows that need not be told apart are one long row.
+  const bool is_flat = !Op::kIsGated && a.bias == nullptr && a.bias_sum == nullptr;
+  const int64_t rows = is_flat ? 1 : a.rows;
+  const int64_t cols = is_flat ? a.rows * a.cols : a.cols;
+  const int64_t input_cols = Op::kIsGated ? 2 * cols : cols;
+  for (int64_t row = 0; row < rows; ++row) {
+    const Rows dy = input_rows<Rows>(a.grad_output, a.grad_output_dtype, row * cols);
     const Rows x = input_rows<Rows>(a.input, a.input_dtype, row * input_cols);
     const Rows dx(a.grad_input, a.grad_input_dtype, row * input_cols);
-    for_lanes<kWidth>(a.cols, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
+    for_lanes<kWidth>(cols, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
       const Vf first = biased(x, a.bias, i, count);
-      const Vf second = Op::kIsGated ? biased(x, a.bias, a.cols + i, count) : zero();
+      const Vf second = Op::kIsGated ? biased(x, a.bias, cols + i, count) : zero();
       Vf first_gradient, second_gradient;
       Op::backward(a.params, first, second, dy.get(i, count), &first_gradient, &second_gradient);
       put_gradient(dx, a.bias_sum, i, first_gradient, count);
       if constexpr (Op::kIsGated) {
-        put_gradient(dx, a.bias_sum, a.cols + i, second_gradient, count);
+        put_gradient(dx, a.bias_sum, cols + i, second_gradient, count);
       }
     });
   }

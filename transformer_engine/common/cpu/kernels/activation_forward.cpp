@@ -11,13 +11,17 @@ namespace {
 
 template <typename Op, typename Rows>
 void forward(const ActivationForwardRows& a) {
-  const int64_t input_cols = Op::kIsGated ? 2 * a.cols : a.cols;
-  for (int64_t row = 0; row < a.rows; ++row) {
+  // Rows that need not be told apart are one long row.
+  const bool is_flat = !Op::kIsGated && a.bias == nullptr;
+  const int64_t rows = is_flat ? 1 : a.rows;
+  const int64_t cols = is_flat ? a.rows * a.cols : a.cols;
+  const int64_t input_cols = Op::kIsGated ? 2 * cols : cols;
+  for (int64_t row = 0; row < rows; ++row) {
     const Rows x = input_rows<Rows>(a.input, a.input_dtype, row * input_cols);
-    const Rows y(a.output, a.output_dtype, row * a.cols);
-    for_lanes<kWidth>(a.cols, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
+    const Rows y(a.output, a.output_dtype, row * cols);
+    for_lanes<kWidth>(cols, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
       const Vf first = biased(x, a.bias, i, count);
-      const Vf second = Op::kIsGated ? biased(x, a.bias, a.cols + i, count) : zero();
+      const Vf second = Op::kIsGated ? biased(x, a.bias, cols + i, count) : zero();
       y.put(i, Op::forward(a.params, first, second), count);
     });
   }

@@ -53,13 +53,12 @@ void add_rows(const void* input, DType dtype, int64_t rows, int64_t cols, float*
   }
 }
 
-void total(const float* parts, int64_t part_count, int64_t cols, int64_t begin, int64_t end,
-           void* output, DType dtype) {
-  const AnyRows out(output, dtype, begin);
-  for_lanes<kWidth>(end - begin, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
+void total(const RowTotal& a) {
+  const AnyRows out(a.output, a.dtype, 0);
+  for_lanes<kWidth>(a.count, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
     Vf sum = zero();
-    for (int64_t part = 0; part < part_count; ++part) {
-      sum += load(parts + part * cols + begin + i, count);
+    for (int64_t part = 0; part < a.part_count; ++part) {
+      sum += load(a.parts + part * a.stride + i, count);
     }
     out.put(i, sum, count);
   });

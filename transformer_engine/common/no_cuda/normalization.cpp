@@ -1,0 +1,12 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include <transformer_engine/normalization.h>
+
+#include "no_cuda/refuse.h"
+
+namespace transformer_engine::cuda {
+
+template struct EntryPoint<NormForwardArgs>;
+template struct EntryPoint<NormBackwardArgs>;
+
+}  // namespace transformer_engine::cuda
