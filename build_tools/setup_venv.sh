@@ -33,6 +33,7 @@ if [ ! -x "$venv/bin/python" ]; then
   "$python" -m venv ${options[@]+"${options[@]}"} "$venv"
 fi
 
+venv=$(cd "$venv" && pwd)
 requirements=$(mktemp)
 trap 'rm -f "$requirements"' EXIT
 cat "$root/requirements.txt" > "$requirements"
@@ -41,5 +42,6 @@ then
   sed -i '/^torch==/d' "$requirements"
 fi
 "$venv/bin/python" "$root/build_tools/cmake_build.py" --missing-tools | tr ' ' '\n' >> "$requirements"
-"$venv/bin/python" -m pip install --disable-pip-version-check --quiet \
+echo "installing into $venv"
+"$venv/bin/python" -m pip install --disable-pip-version-check --quiet --quiet \
   -r "$requirements" -r "$root/requirements-dev.txt"
