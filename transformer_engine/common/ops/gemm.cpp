@@ -3,6 +3,8 @@
 #include <transformer_engine/framework.h>
 #include <transformer_engine/gemm.h>
 
+#include <cstring>
+
 #include "core/candidate.h"
 #include "core/checks.h"
 #include "core/gemm_shape.h"
@@ -145,6 +147,23 @@ std::vector<GemmCandidateStatus> gemm_candidates(const GemmArgs& args, const Con
     statuses.push_back({candidate.name, candidate.refusal(args, context)});
   }
   return statuses;
+}
+
+void gemm_on_candidate(const char* name, const GemmArgs& args, const Context& context) {
+  check_gemm(args);
+  for (const auto& candidate : kCandidates) {
+    if (std::strcmp(candidate.name, name) == 0) {
+      const char* reason = candidate.refusal(args, context);
+      TE_CHECK_AS(NotImplementedError, reason == nullptr, kOp, ": ", name,
+                  " refuses this problem: ", reason, ".");
+      if (args.d.numel() != 0) {
+        candidate.run(args, context);
+      }
+      return;
+    }
+  }
+  throw ValueError(
+      concat(kOp, ": candidate is '", name, "'; a name from gemm_candidates is required."));
 }
 
 }  // namespace transformer_engine

@@ -49,4 +49,8 @@ struct GemmCandidateStatus {
 };
 std::vector<GemmCandidateStatus> gemm_candidates(const GemmArgs& args, const Context& context);
 
+// Runs the named implementation instead of the first; NotImplementedError with its reason when it
+// refuses. For tests and benchmarks.
+void gemm_on_candidate(const char* name, const GemmArgs& args, const Context& context);
+
 }  // namespace transformer_engine
