@@ -24,6 +24,8 @@ from typing import IO, Any
 from .common import loader
 from .common.environment import variables_in_force
 
+__all__ = ["Backend", "Report", "collect", "report"]
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
