@@ -113,18 +113,25 @@ class PackedLayout:
 
 
 def _packed_side(
-    cu_seqlens: Tensor, cu_seqlens_padded: Tensor | None, longest: int | None, device: torch.device
+    side: str,
+    cu_seqlens: Tensor,
+    cu_seqlens_padded: Tensor | None,
+    longest: int | None,
+    device: torch.device,
 ) -> PackedSide:
-    cu_seqlens = cu_seqlens.to(device=device, dtype=torch.int64)
     lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-    offsets = (
-        cu_seqlens
-        if cu_seqlens_padded is None
-        else cu_seqlens_padded.to(device=device, dtype=torch.int64)
-    )
-    if longest is None:
-        longest = int(lengths.max())  # waits for the device; give max_seqlen to avoid it
-    return PackedSide(offsets, lengths, longest)
+    # Reading the lengths waits for their device: done when it must be, and where nothing waits.
+    if longest is None or lengths.device.type == "cpu":
+        actual = int(lengths.max())
+        if longest is not None and longest < actual:
+            raise ValueError(
+                f"{WHO}: max_seqlen_{side} is {longest} and a sequence has {actual} tokens; it "
+                "must be at least the longest length. Pass None to have it read from cu_seqlens."
+            )
+        longest = actual if longest is None else longest
+    offsets = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
+    offsets = offsets.to(device=device, dtype=torch.int64)
+    return PackedSide(offsets, lengths.to(device=device, dtype=torch.int64), longest)
 
 
 def _read_padding(
@@ -162,9 +169,14 @@ def load(
         inputs = DenseInputs(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
     else:
         side_q = _packed_side(
-            operands.cu_seqlens_q, operands.cu_seqlens_q_padded, params.max_seqlen_q, params.device
+            "q",
+            operands.cu_seqlens_q,
+            operands.cu_seqlens_q_padded,
+            params.max_seqlen_q,
+            params.device,
         )
         side_kv = _packed_side(
+            "kv",
             operands.cu_seqlens_kv,
             operands.cu_seqlens_kv_padded,
             params.max_seqlen_kv,
