@@ -7,7 +7,7 @@ from transformer_engine.common import load_framework_extension
 load_framework_extension("torch")  # the modules below use the native one
 
 from . import constants  # noqa: E402  # after the native module, like all below
-from .attention import DotProductAttention, RotaryPositionEmbedding  # noqa: E402
+from .attention import DotProductAttention, InferenceParams, RotaryPositionEmbedding  # noqa: E402
 from .constants import DType  # noqa: E402
 from .utils import (  # noqa: E402
     deinterleave_glu_tensor,
@@ -23,6 +23,7 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     "constants",
     # attention
     "DotProductAttention",
+    "InferenceParams",
     "RotaryPositionEmbedding",
     # availability
     "get_cudnn_version",

@@ -9,12 +9,14 @@ from .dot_product_attention import (
     explain_attention_backends,
     get_attention_backend,
 )
+from .inference import InferenceParams
 from .masks import get_attention_mask
 from .rope import RotaryPositionEmbedding, apply_fused_qkv_rotary_pos_emb, apply_rotary_pos_emb
 
 __all__ = [
     "AttentionParams",
     "DotProductAttention",
+    "InferenceParams",
     "RotaryPositionEmbedding",
     "apply_fused_qkv_rotary_pos_emb",
     "apply_rotary_pos_emb",

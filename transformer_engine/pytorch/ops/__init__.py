@@ -1,0 +1,7 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Operations."""
+
+from .basic import L2Normalization
+
+__all__ = ["L2Normalization"]
