@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <transformer_engine/error.h>
 #include <transformer_engine/framework.h>
+#include <transformer_engine/report.h>
 
 #include <functional>
 
@@ -156,7 +157,8 @@ GemmCase shape(int64_t m, int64_t n, int64_t k) {
 
 TEST(Gemm, EveryOperandTypeLayoutAndEpilogueMatchesFp64) {
   unsigned seed = 1;
-  const std::vector<GemmCase> shapes = {shape(1, 1, 1), shape(3, 37, 67), shape(17, 33, 130)};
+  const std::vector<GemmCase> shapes = {shape(1, 1, 1), shape(3, 37, 67), shape(10, 6, 64),
+                                        shape(17, 33, 130)};
   for_each_operand_case(shapes, [&](GemmCase spec) {
     for (const DType d_dtype : kHighPrecision) {
       spec.d_dtype = d_dtype;
@@ -553,12 +555,13 @@ class GemmCandidates : public ::testing::Test {
 };
 
 TEST_F(GemmCandidates, FewRowsAreSkinny) {
-  EXPECT_EQ(chosen_for(shape(4, 32, 64), DType::kFloat8E4M3), "cpu skinny");
-  EXPECT_EQ(chosen_for(shape(5, 32, 64), DType::kFloat8E4M3), "cpu packed");
+  EXPECT_EQ(chosen_for(shape(16, 32, 64), DType::kFloat8E4M3), "cpu skinny");
+  EXPECT_EQ(chosen_for(shape(17, 32, 64), DType::kFloat8E4M3), "cpu packed");
+  EXPECT_EQ(chosen_for(shape(2, 8, 32769), DType::kFloat16), "cpu packed");
 }
 
-TEST_F(GemmCandidates, PlainBf16IsTheFrameworks) {
-  GemmCase spec = shape(64, 32, 64);
+TEST_F(GemmCandidates, LargePlainBf16IsTheFrameworks) {
+  GemmCase spec = shape(512, 1024, 512);
   spec.d_dtype = DType::kBFloat16;
   EXPECT_EQ(chosen_for(spec, DType::kBFloat16), "cpu framework");
   spec.has_gelu = true;
@@ -566,10 +569,20 @@ TEST_F(GemmCandidates, PlainBf16IsTheFrameworks) {
   spec.has_gelu = false;
   spec.d_dtype = DType::kFloat32;
   EXPECT_EQ(chosen_for(spec, DType::kBFloat16), "cpu packed");
+  EXPECT_EQ(chosen_for(spec, DType::kFloat16), "cpu packed");
+}
+
+TEST_F(GemmCandidates, Fp32AndSmallBf16AreTheCoresOwn) {
+  GemmCase spec = shape(64, 64, 64);
+  const bool is_base = std::string(te::cpu_instruction_set()) == "base";
+  const char* expected = is_base ? "cpu framework" : "cpu packed";
+  EXPECT_EQ(chosen_for(spec, DType::kFloat32), expected);
+  spec.d_dtype = DType::kBFloat16;
+  EXPECT_EQ(chosen_for(spec, DType::kBFloat16), expected);
 }
 
 TEST_F(GemmCandidates, AFrameworkThatRefusesIsReplaced) {
-  GemmCase spec = shape(20, 32, 64);
+  GemmCase spec = shape(129, 128, 16384);
   spec.a_dtype = spec.b_dtype = spec.d_dtype = DType::kBFloat16;
   GemmProblem problem(spec, [] { return 0.5F; });
   Matrix d = problem.d_before;
@@ -579,7 +592,7 @@ TEST_F(GemmCandidates, AFrameworkThatRefusesIsReplaced) {
   te::gemm(problem.args(d, pre), threads(1));
   framework_answer = true;
   EXPECT_EQ(framework_calls, 1);
-  EXPECT_EQ(d.get(19, 31), 16.0F);
+  EXPECT_EQ(d.get(128, 127), 4096.0F);
 }
 
 }  // namespace

@@ -13,15 +13,15 @@ namespace {
 
 // Rows of B per thread at least, in multiply-adds: below, waking a thread costs more than it saves.
 constexpr int64_t kMultiplyAddsPerThread = int64_t{1} << 18;
-// Bounds the prepared copy of A: 4 rows of this length are 2 MiB of FP32.
-constexpr int64_t kMaxK = int64_t{1} << 17;
+// Bounds the prepared copy of A: 16 rows of this length are 2 MiB of FP32.
+constexpr int64_t kMaxK = int64_t{1} << 15;
 
 }  // namespace
 
 const char* gemm_skinny_refusal(const GemmArgs& args, const Context& /*context*/) {
   const auto [m, n, k] = gemm_shape(args);
   if (m > TE_CPU_KERNELS(gemm_skinny_kernels).max_rows) {
-    return "a has more than 4 rows";
+    return "a has more than 16 rows";
   }
   if (args.a.is_transposed || args.b.is_transposed) {
     return "a and b must be stored with k contiguous";
@@ -29,7 +29,7 @@ const char* gemm_skinny_refusal(const GemmArgs& args, const Context& /*context*/
   if (args.a.matrix.dtype != args.b.matrix.dtype) {
     return "a and b must have one dtype";
   }
-  return k > kMaxK ? "k is larger than 131072" : nullptr;
+  return k > kMaxK ? "k is larger than 32768" : nullptr;
 }
 
 void gemm_skinny(const GemmArgs& args, const Context& context) {

@@ -6,16 +6,11 @@
 #pragma once
 
 #include "cpu/gemm_kernels.h"
+#include "cpu/simd/activations.h"
 #include "cpu/simd/vec.h"
-#include "cpu/simd/vec_math.h"
 
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
-
-TE_INLINE Vf gelu(Vf x) {
-  const Vf inner = x * fma(set1(0.03567741F) * x, x, set1(0.79788456F));
-  return x * fma(set1(0.5F), tanh(inner), set1(0.5F));
-}
 
 TE_INLINE Vf load_bias(const GemmFinish& finish, int64_t col, int64_t n) {
   switch (finish.bias_dtype) {
@@ -43,7 +38,7 @@ TE_INLINE void finish_lanes(const GemmFinish& finish, Vf v, Vf bias, int64_t ind
     put(static_cast<T*>(finish.pre_epilogue) + index, v);
   }
   if (finish.has_gelu) {
-    v = gelu(v);
+    v = Gelu::value(v);
   }
   T* const d = static_cast<T*>(finish.d) + index;
   if (finish.accumulate) {
