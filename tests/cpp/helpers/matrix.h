@@ -17,17 +17,17 @@
 namespace transformer_engine::testing {
 
 // [rows, cols] of a type of whole bytes, surrounded by guard bytes that the destructor checks.
-class Matrix {
+class GuardedMatrix {
  public:
-  Matrix(DType dtype, int64_t rows, int64_t cols)
+  GuardedMatrix(DType dtype, int64_t rows, int64_t cols)
       : dtype_(dtype),
         rows_(rows),
         cols_(cols),
         bytes_(static_cast<size_t>(rows * cols * element_size_bytes(dtype))),
         storage_(bytes_ + 2 * kGuard, kGuardByte) {}
-  Matrix(Matrix&&) = default;
-  Matrix(const Matrix&) = default;
-  ~Matrix() {
+  GuardedMatrix(GuardedMatrix&&) = default;
+  GuardedMatrix(const GuardedMatrix&) = default;
+  ~GuardedMatrix() {
     for (size_t i = 0; i < kGuard && !storage_.empty(); ++i) {
       EXPECT_EQ(storage_[i], kGuardByte) << "written " << kGuard - i << " bytes before the data";
       EXPECT_EQ(storage_[kGuard + bytes_ + i], kGuardByte) << "written " << i << " bytes after it";
@@ -68,6 +68,8 @@ class Matrix {
   size_t bytes_;
   std::vector<uint8_t> storage_;
 };
+
+using Matrix = GuardedMatrix;
 
 // Normal numbers of widely spread size.
 inline void fill_random(Matrix& matrix, uint32_t seed) {

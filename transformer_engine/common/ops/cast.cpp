@@ -14,42 +14,19 @@ namespace transformer_engine {
 namespace {
 
 template <typename Args>
-constexpr const char* (*kOnCpu)(const Args&, const Context&) = &refuse_unless_cpu<Args>;
+using Run = void (*)(const Args&, const Context&);
 
-constexpr Candidate<QuantizeArgs> kQuantize[] = {
-    {"cpu", kOnCpu<QuantizeArgs>, &cpu::quantize},
-    cuda::kCandidate<QuantizeArgs>,
-    {"reference", kOnCpu<QuantizeArgs>, &reference::quantize},
-};
-
-constexpr Candidate<DequantizeArgs> kDequantize[] = {
-    {"cpu", kOnCpu<DequantizeArgs>, &cpu::dequantize},
-    cuda::kCandidate<DequantizeArgs>,
-    {"reference", kOnCpu<DequantizeArgs>, &reference::dequantize},
-};
-
-constexpr Candidate<TransposeArgs> kTranspose[] = {
-    {"cpu", kOnCpu<TransposeArgs>, &cpu::transpose_bytes},
-    cuda::kCandidate<TransposeArgs>,
-    {"reference", kOnCpu<TransposeArgs>, &reference::transpose_bytes},
-};
-
-constexpr Candidate<AmaxArgs> kAmax[] = {
-    {"cpu", kOnCpu<AmaxArgs>, &cpu::compute_amax},
-    cuda::kCandidate<AmaxArgs>,
-    {"reference", kOnCpu<AmaxArgs>, &reference::compute_amax},
+template <typename Args, Run<Args> kCpu, Run<Args> kReference>
+constexpr Candidate<Args> kCandidates[] = {
+    {"cpu", &refuse_unless_cpu<Args>, kCpu},
+    cuda::kCandidate<Args>,
+    {"reference", &refuse_unless_cpu<Args>, kReference},
 };
 
 // One number: the reference is as fast as it gets.
 constexpr Candidate<ScaleFromAmaxArgs> kScaleFromAmax[] = {
     cuda::kCandidate<ScaleFromAmaxArgs>,
-    {"reference", kOnCpu<ScaleFromAmaxArgs>, &reference::compute_scale_from_amax},
-};
-
-constexpr Candidate<DelayedScalingUpdateArgs> kDelayedScalingUpdate[] = {
-    {"cpu", kOnCpu<DelayedScalingUpdateArgs>, &cpu::delayed_scaling_update},
-    cuda::kCandidate<DelayedScalingUpdateArgs>,
-    {"reference", kOnCpu<DelayedScalingUpdateArgs>, &reference::delayed_scaling_update},
+    {"reference", &refuse_unless_cpu<ScaleFromAmaxArgs>, &reference::compute_scale_from_amax},
 };
 
 void check_fp8_max(const char* op, float fp8_max) {
@@ -82,7 +59,8 @@ void quantize(const QuantizeArgs& args, const Context& context) {
   if (args.output.data_transpose.is_wanted()) {
     check_data(kOp, "quantized data_transpose", args.output.data_transpose);
   }
-  run_first_candidate(kOp, kQuantize, args, context);
+  run_first_candidate(kOp, kCandidates<QuantizeArgs, cpu::quantize, reference::quantize>, args,
+                      context);
 }
 
 void dequantize(const DequantizeArgs& args, const Context& context) {
@@ -93,7 +71,8 @@ void dequantize(const DequantizeArgs& args, const Context& context) {
   check_high_precision(kOp, "output", args.output);
   check_shape(kOp, "output", args.output, args.input.rows, args.input.cols);
   check_data(kOp, "output", args.output);
-  run_first_candidate(kOp, kDequantize, args, context);
+  run_first_candidate(kOp, kCandidates<DequantizeArgs, cpu::dequantize, reference::dequantize>,
+                      args, context);
 }
 
 void transpose_bytes(const TransposeArgs& args, const Context& context) {
@@ -104,7 +83,9 @@ void transpose_bytes(const TransposeArgs& args, const Context& context) {
   check_one_byte(kOp, "output", args.output);
   check_shape(kOp, "output", args.output, args.input.cols, args.input.rows);
   check_data(kOp, "output", args.output);
-  run_first_candidate(kOp, kTranspose, args, context);
+  run_first_candidate(kOp,
+                      kCandidates<TransposeArgs, cpu::transpose_bytes, reference::transpose_bytes>,
+                      args, context);
 }
 
 void compute_amax(const AmaxArgs& args, const Context& context) {
@@ -113,7 +94,8 @@ void compute_amax(const AmaxArgs& args, const Context& context) {
   check_high_precision(kOp, "input", args.input);
   check_data(kOp, "input", args.input);
   check_pointer(kOp, "amax", args.amax);
-  run_first_candidate(kOp, kAmax, args, context);
+  run_first_candidate(kOp, kCandidates<AmaxArgs, cpu::compute_amax, reference::compute_amax>, args,
+                      context);
 }
 
 void compute_scale_from_amax(const ScaleFromAmaxArgs& args, const Context& context) {
@@ -142,7 +124,10 @@ void delayed_scaling_update(const DelayedScalingUpdateArgs& args, const Context&
            "; a finite number is required.");
   TE_CHECK(args.algo == AmaxComputeAlgo::kMax || args.algo == AmaxComputeAlgo::kMostRecent, kOp,
            ": algo is ", static_cast<int>(args.algo), "; 0 (max) or 1 (most recent) is required.");
-  run_first_candidate(kOp, kDelayedScalingUpdate, args, context);
+  run_first_candidate(kOp,
+                      kCandidates<DelayedScalingUpdateArgs, cpu::delayed_scaling_update,
+                                  reference::delayed_scaling_update>,
+                      args, context);
 }
 
 }  // namespace transformer_engine

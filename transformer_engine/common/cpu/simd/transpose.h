@@ -1,12 +1,13 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transposes square tiles of bytes: kTransposeTile x kTransposeTile, 16 per 128-bit lane.
+// Transposes tiles of bytes: 64 rows x kTileCols, 16 columns per 128-bit lane; one lane below
+// AVX-512, since 16 registers of AVX2 spill more than their width brings (two thirds of the speed).
 //
 // Four perfect shuffles of 16 registers with one another (byte i of register r moves to the
 // address that rotating the bits of (r, i) gives) transpose a 16 x 16 matrix in each 128-bit
-// lane. A register then holds columns c, c + 16, ... of 16 rows; groups of rows are joined by
-// transposing whole lanes, so that each output row is stored by one full-width store.
+// lane. A register then holds columns c, c + 16, ... of 16 rows; four groups of rows are joined
+// lane by lane, so that each output row gets 64 bytes, one cache line, at once.
 #pragma once
 
 #include <cstdint>
@@ -20,111 +21,76 @@
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
+constexpr int kGroupRows = 16;
+constexpr int kGroups = 4;
+constexpr int kTileRows = kGroups * kGroupRows;
+
 #if TE_ISA_LEVEL >= 2
-constexpr int kTransposeTile = 64;
+constexpr int kTileCols = 64;
 typedef __m512i TransposeRegister;
 TE_INLINE __m512i unpack_low(__m512i a, __m512i b) { return _mm512_unpacklo_epi8(a, b); }
 TE_INLINE __m512i unpack_high(__m512i a, __m512i b) { return _mm512_unpackhi_epi8(a, b); }
-#elif TE_ISA_LEVEL == 1
-constexpr int kTransposeTile = 32;
-typedef __m256i TransposeRegister;
-TE_INLINE __m256i unpack_low(__m256i a, __m256i b) { return _mm256_unpacklo_epi8(a, b); }
-TE_INLINE __m256i unpack_high(__m256i a, __m256i b) { return _mm256_unpackhi_epi8(a, b); }
-#elif defined(__x86_64__)
-constexpr int kTransposeTile = 16;
+#else
+constexpr int kTileCols = 16;
+#if defined(__x86_64__)
 typedef __m128i TransposeRegister;
 TE_INLINE __m128i unpack_low(__m128i a, __m128i b) { return _mm_unpacklo_epi8(a, b); }
 TE_INLINE __m128i unpack_high(__m128i a, __m128i b) { return _mm_unpackhi_epi8(a, b); }
-#else
-constexpr int kTransposeTile = 16;
+#endif
 #endif
 
 #if defined(__x86_64__)
 
-// rows[i] = row i of a 16 x kTransposeTile matrix; becomes columns as described above.
-TE_INLINE void transpose_lanes(TransposeRegister (&rows)[16]) {
-  for (int stage = 0; stage < 4; ++stage) {
-    TransposeRegister shuffled[16];
-    for (int i = 0; i < 8; ++i) {
-      shuffled[2 * i] = unpack_low(rows[i], rows[i + 8]);
-      shuffled[2 * i + 1] = unpack_high(rows[i], rows[i + 8]);
-    }
-    for (int i = 0; i < 16; ++i) {
-      rows[i] = shuffled[i];
-    }
-  }
-}
-
-TE_INLINE void load_and_transpose_lanes(const uint8_t* in, int64_t stride,
-                                        TransposeRegister (&rows)[16]) {
-  for (int i = 0; i < 16; ++i) {
-    __builtin_memcpy(&rows[i], in + i * stride, sizeof(rows[i]));
-  }
-  transpose_lanes(rows);
-}
-
-#endif
-
+// Stores the tile's output rows i, i + 16, ...: lane l of group g holds column 16 l + i of the rows
+// of that group.
+template <bool kStream>
+TE_INLINE void store_lanes(const TransposeRegister (&groups)[kGroups][kGroupRows], int i,
+                           uint8_t* out, int64_t stride) {
+  const auto put = [&](int lane, int part, TransposeRegister bytes) {
+    auto* address = reinterpret_cast<TransposeRegister*>(out + (lane * 16 + i) * stride) + part;
 #if TE_ISA_LEVEL >= 2
-
-template <bool kStream>
-TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out,
-                              int64_t out_stride) {
-  __m512i groups[4][16];  // 16 rows each; on the stack, since 64 registers do not exist
-  for (int group = 0; group < 4; ++group) {
-    __m512i rows[16];
-    load_and_transpose_lanes(in + group * 16 * in_stride, in_stride, rows);
-    for (int i = 0; i < 16; ++i) {
-      groups[group][i] = rows[i];
-    }
-  }
-  const auto put = [&](int col, __m512i bytes) {
-    auto* address = reinterpret_cast<__m512i*>(out + col * out_stride);
-    if constexpr (kStream) {
-      _mm512_stream_si512(address, bytes);
-    } else {
-      _mm512_storeu_si512(address, bytes);
-    }
+    kStream ? _mm512_stream_si512(address, bytes) : _mm512_storeu_si512(address, bytes);
+#else
+    kStream ? _mm_stream_si128(address, bytes) : _mm_storeu_si128(address, bytes);
+#endif
   };
-  for (int i = 0; i < 16; ++i) {
-    // Lane l of group g holds column 16 l + i of rows 16 g...: transpose the 4 x 4 lanes.
-    const __m512i low_01 = _mm512_shuffle_i64x2(groups[0][i], groups[1][i], 0x44);
-    const __m512i high_01 = _mm512_shuffle_i64x2(groups[0][i], groups[1][i], 0xEE);
-    const __m512i low_23 = _mm512_shuffle_i64x2(groups[2][i], groups[3][i], 0x44);
-    const __m512i high_23 = _mm512_shuffle_i64x2(groups[2][i], groups[3][i], 0xEE);
-    put(i, _mm512_shuffle_i64x2(low_01, low_23, 0x88));
-    put(i + 16, _mm512_shuffle_i64x2(low_01, low_23, 0xDD));
-    put(i + 32, _mm512_shuffle_i64x2(high_01, high_23, 0x88));
-    put(i + 48, _mm512_shuffle_i64x2(high_01, high_23, 0xDD));
+#if TE_ISA_LEVEL >= 2
+  const __m512i low_01 = _mm512_shuffle_i64x2(groups[0][i], groups[1][i], 0x44);
+  const __m512i high_01 = _mm512_shuffle_i64x2(groups[0][i], groups[1][i], 0xEE);
+  const __m512i low_23 = _mm512_shuffle_i64x2(groups[2][i], groups[3][i], 0x44);
+  const __m512i high_23 = _mm512_shuffle_i64x2(groups[2][i], groups[3][i], 0xEE);
+  put(0, 0, _mm512_shuffle_i64x2(low_01, low_23, 0x88));
+  put(1, 0, _mm512_shuffle_i64x2(low_01, low_23, 0xDD));
+  put(2, 0, _mm512_shuffle_i64x2(high_01, high_23, 0x88));
+  put(3, 0, _mm512_shuffle_i64x2(high_01, high_23, 0xDD));
+#else
+  for (int group = 0; group < kGroups; ++group) {
+    put(0, group, groups[group][i]);
   }
+#endif
 }
-
-#elif TE_ISA_LEVEL == 1
 
 template <bool kStream>
 TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out,
                               int64_t out_stride) {
-  __m256i upper[16];
-  __m256i lower[16];
-  load_and_transpose_lanes(in, in_stride, upper);
-  load_and_transpose_lanes(in + 16 * in_stride, in_stride, lower);
-  for (int i = 0; i < 16; ++i) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * out_stride),
-                        _mm256_permute2x128_si256(upper[i], lower[i], 0x20));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (i + 16) * out_stride),
-                        _mm256_permute2x128_si256(upper[i], lower[i], 0x31));
+  TransposeRegister groups[kGroups][kGroupRows];  // on the stack: more than there are registers
+  for (int group = 0; group < kGroups; ++group) {
+    TransposeRegister rows[kGroupRows];
+    for (int i = 0; i < kGroupRows; ++i) {
+      __builtin_memcpy(&rows[i], in + (group * kGroupRows + i) * in_stride, sizeof(rows[i]));
+    }
+    for (int stage = 0; stage < 4; ++stage) {
+      TransposeRegister shuffled[kGroupRows];
+      for (int i = 0; i < kGroupRows / 2; ++i) {
+        shuffled[2 * i] = unpack_low(rows[i], rows[i + kGroupRows / 2]);
+        shuffled[2 * i + 1] = unpack_high(rows[i], rows[i + kGroupRows / 2]);
+      }
+      __builtin_memcpy(rows, shuffled, sizeof(rows));
+    }
+    __builtin_memcpy(groups[group], rows, sizeof(rows));
   }
-}
-
-#elif defined(__x86_64__)
-
-template <bool kStream>
-TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out,
-                              int64_t out_stride) {
-  __m128i rows[16];
-  load_and_transpose_lanes(in, in_stride, rows);
-  for (int i = 0; i < 16; ++i) {
-    __builtin_memcpy(out + i * out_stride, &rows[i], sizeof(rows[i]));
+  for (int i = 0; i < kGroupRows; ++i) {
+    store_lanes<kStream>(groups, i, out, out_stride);
   }
 }
 
@@ -133,8 +99,8 @@ TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out
 template <bool kStream>
 TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out,
                               int64_t out_stride) {
-  for (int row = 0; row < kTransposeTile; ++row) {
-    for (int col = 0; col < kTransposeTile; ++col) {
+  for (int col = 0; col < kTileCols; ++col) {
+    for (int row = 0; row < kTileRows; ++row) {
       out[col * out_stride + row] = in[row * in_stride + col];
     }
   }
@@ -142,31 +108,31 @@ TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out
 
 #endif
 
-// A tile of rows x cols, both at most kTransposeTile: through padded copies.
+// A part of a tile: through padded copies.
 TE_INLINE void transpose_partial_tile(const uint8_t* in, int64_t in_stride, uint8_t* out,
                                       int64_t out_stride, int64_t rows, int64_t cols) {
-  alignas(64) uint8_t padded_in[kTransposeTile][kTransposeTile] = {};
-  alignas(64) uint8_t padded_out[kTransposeTile][kTransposeTile];
+  alignas(64) uint8_t padded_in[kTileRows][kTileCols] = {};
+  alignas(64) uint8_t padded_out[kTileCols][kTileRows];
   for (int64_t row = 0; row < rows; ++row) {
     __builtin_memcpy(padded_in[row], in + row * in_stride, static_cast<uint64_t>(cols));
   }
-  transpose_tile<false>(padded_in[0], kTransposeTile, padded_out[0], kTransposeTile);
+  transpose_tile<false>(padded_in[0], kTileCols, padded_out[0], kTileRows);
   for (int64_t col = 0; col < cols; ++col) {
     __builtin_memcpy(out + col * out_stride, padded_out[col], static_cast<uint64_t>(rows));
   }
 }
 
-// A matrix of any size; `stream` needs 64-byte aligned output rows.
+// A matrix of any size; kStream needs output rows aligned to 64 bytes.
 template <bool kStream>
 TE_INLINE void transpose_matrix(const uint8_t* in, int64_t in_stride, uint8_t* out,
                                 int64_t out_stride, int64_t rows, int64_t cols) {
-  for (int64_t col = 0; col < cols; col += kTransposeTile) {
-    const int64_t tile_cols = cols - col < kTransposeTile ? cols - col : kTransposeTile;
-    for (int64_t row = 0; row < rows; row += kTransposeTile) {
-      const int64_t tile_rows = rows - row < kTransposeTile ? rows - row : kTransposeTile;
+  for (int64_t col = 0; col < cols; col += kTileCols) {
+    const int64_t tile_cols = cols - col < kTileCols ? cols - col : kTileCols;
+    for (int64_t row = 0; row < rows; row += kTileRows) {
+      const int64_t tile_rows = rows - row < kTileRows ? rows - row : kTileRows;
       const uint8_t* tile_in = in + row * in_stride + col;
       uint8_t* tile_out = out + col * out_stride + row;
-      if (tile_rows == kTransposeTile && tile_cols == kTransposeTile) {
+      if (tile_rows == kTileRows && tile_cols == kTileCols) {
         transpose_tile<kStream>(tile_in, in_stride, tile_out, out_stride);
       } else {
         transpose_partial_tile(tile_in, in_stride, tile_out, out_stride, tile_rows, tile_cols);
