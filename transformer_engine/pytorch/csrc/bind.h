@@ -10,6 +10,7 @@ namespace transformer_engine::pytorch {
 
 void bind_cast(pybind11::module_& m);
 void bind_gemm(pybind11::module_& m);
+void bind_quantizer(pybind11::module_& m);
 void bind_report(pybind11::module_& m);
 
 }  // namespace transformer_engine::pytorch

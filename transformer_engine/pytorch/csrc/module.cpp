@@ -33,4 +33,5 @@ PYBIND11_MODULE(transformer_engine_torch, m) {
   transformer_engine::pytorch::bind_cast(m);
   transformer_engine::pytorch::bind_gemm(m);
   transformer_engine::pytorch::bind_report(m);
+  transformer_engine::pytorch::bind_quantizer(m);
 }

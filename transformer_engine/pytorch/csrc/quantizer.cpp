@@ -1,0 +1,120 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include "quantizer.h"
+
+#include <ATen/ops/empty.h>
+#include <transformer_engine/cast.h>
+#include <transformer_engine/error.h>
+
+namespace transformer_engine::pytorch {
+
+namespace {
+
+float* data_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<float*>(tensor.data_ptr()) : nullptr;
+}
+
+// The view of `data` as [rows, cols] of the input, whatever its own leading dimensions are.
+TensorView quantized_view(const at::Tensor& tensor, DType dtype, int64_t rows, int64_t cols,
+                          const char* name) {
+  TensorView view;
+  if (!tensor.defined()) {
+    return view;
+  }
+  TE_CHECK(tensor.is_contiguous() && tensor.numel() == rows * cols && tensor.element_size() == 1,
+           "quantize: ", name, " has shape ", tensor.sizes(), " and dtype ",
+           at::toString(tensor.scalar_type()), "; a contiguous one-byte tensor of ", rows * cols,
+           " elements is required.");
+  view.data = tensor.data_ptr();
+  view.dtype = dtype;
+  view.rows = rows;
+  view.cols = cols;
+  view.framework_tensor = &tensor;
+  return view;
+}
+
+QuantizedOutput output_views(const Quantizer::Destination& destination, DType dtype, int64_t rows,
+                             int64_t cols) {
+  QuantizedOutput output;
+  output.data = quantized_view(destination.data, dtype, rows, cols, "data");
+  output.data_transpose = quantized_view(destination.transpose, dtype, cols, rows, "transpose");
+  output.scale_inv = float_data(destination.scale_inv, "quantize: scale_inv");
+  return output;
+}
+
+}  // namespace
+
+float fp8_max(DType dtype) { return dtype == DType::kFloat8E5M2 ? 57344.0F : 448.0F; }
+
+Operand Quantizer::make_operand(at::IntArrayRef sizes, c10::Device device) const {
+  const auto options = at::TensorOptions().device(device);
+  return {at::empty(sizes, options.dtype(at::kByte)), at::empty({1}, options.dtype(at::kFloat)),
+          fp8_dtype};
+}
+
+Operand Quantizer::quantize(const at::Tensor& input) {
+  Operand operand = make_operand(input.sizes(), input.device());
+  update(input, {.data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv});
+  return operand;
+}
+
+Float8Quantizer::Float8Quantizer(at::Tensor scale_in, at::Tensor amax_in, DType dtype)
+    : scale(std::move(scale_in)), amax(std::move(amax_in)) {
+  fp8_dtype = dtype;
+}
+
+void Float8Quantizer::update(const at::Tensor& input, const Destination& destination) {
+  QuantizeArgs args;
+  args.input = matrix_view(input);
+  args.output = output_views(destination, fp8_dtype, args.input.rows, args.input.cols);
+  const bool is_replay = replay_scale.defined();
+  args.output.scale = float_data(is_replay ? replay_scale : scale, "quantize: scale");
+  args.output.amax = is_replay ? nullptr : float_data(amax, "quantize: amax");
+  args.noop = destination.noop;
+  transformer_engine::quantize(args, context_for(input));
+}
+
+void Float8Quantizer::calibrate(const at::Tensor& input) {
+  compute_amax({.input = matrix_view(input), .amax = float_data(amax, "calibrate: amax")},
+               context_for(input));
+}
+
+bool Float8Quantizer::fused_output(const Destination& destination, QuantizedOutput* output) {
+  const int64_t cols = destination.data.size(-1);
+  *output =
+      output_views(destination, fp8_dtype, cols == 0 ? 0 : destination.data.numel() / cols, cols);
+  const bool is_replay = replay_scale.defined();
+  output->scale = data_or_null(is_replay ? replay_scale : scale);
+  output->amax = is_replay ? nullptr : data_or_null(amax);
+  return true;
+}
+
+Float8CurrentScalingQuantizer::Float8CurrentScalingQuantizer(DType dtype, bool pow_2, float epsilon)
+    : force_pow_2_scales(pow_2), amax_epsilon(epsilon) {
+  fp8_dtype = dtype;
+}
+
+void Float8CurrentScalingQuantizer::update(const at::Tensor& input,
+                                           const Destination& destination) {
+  const Context context = context_for(input);
+  if (destination.noop != nullptr && *destination.noop != 0.0F) {
+    return;
+  }
+  const at::Tensor amax_and_scale = at::empty({2}, input.options().dtype(at::kFloat));
+  auto* amax = static_cast<float*>(amax_and_scale.data_ptr());
+  compute_amax({.input = matrix_view(input), .amax = amax}, context);
+  compute_scale_from_amax({.amax = amax,
+                           .scale = amax + 1,
+                           .scale_inv = nullptr,
+                           .fp8_max = fp8_max(fp8_dtype),
+                           .epsilon = amax_epsilon,
+                           .power_of_two = force_pow_2_scales},
+                          context);
+  QuantizeArgs args;
+  args.input = matrix_view(input);
+  args.output = output_views(destination, fp8_dtype, args.input.rows, args.input.cols);
+  args.output.scale = amax + 1;
+  transformer_engine::quantize(args, context);
+}
+
+}  // namespace transformer_engine::pytorch
