@@ -14,6 +14,7 @@ import torch
 
 import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 from helpers.devices import available_devices
+from helpers.ranks import stop_all
 
 SEED = 1234
 # Two threads, so that the threaded paths run; one in a pytest-xdist worker, where the processes
@@ -40,3 +41,7 @@ def fixed_seeds_and_threads() -> None:
     torch.manual_seed(SEED)
     if torch.get_num_threads() != NUM_THREADS:
         torch.set_num_threads(NUM_THREADS)
+
+
+def pytest_sessionfinish() -> None:
+    stop_all()

@@ -1,0 +1,280 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizer of per-tensor FP8 with the scale of the tensor itself (current scaling)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroup
+
+from ..constants import DType
+from ..cpp_extensions import cast as tex
+from .float8_quantizer import FP8_MAX, Float8QuantizerBase, check_fp8_dtype, tensor_from_data
+from .storage.float8_tensor_storage import Float8TensorStorage
+
+
+class Float8CurrentScalingQuantizer(Float8QuantizerBase):
+    """Per-tensor FP8 with a scale from the amax of the tensor being cast.
+
+    scale = fp8_max / max(amax, amax_epsilon); 1 if that amax is 0, Inf or NaN; the largest finite
+    FP32 if the quotient overflows; its mantissa cleared (rounded down) with `force_pow_2_scales`.
+
+    Parameters
+    ----------
+    fp8_dtype : DType
+        kFloat8E4M3 or kFloat8E5M2.
+    device : torch.device, optional
+        Where tensors are made by default.
+    rowwise, columnwise : bool, default True
+        Which copies to make.
+    use_existing_amax : bool, default False
+        Deprecated: cast with the scale of `amax` instead of measuring.
+    with_amax_reduction : bool, default False
+        Take the maximum of the amaxes over `amax_reduction_group`.
+    amax_reduction_group : ProcessGroup, optional
+        Default all processes.
+    force_pow_2_scales : bool, default False
+        Powers of two only.
+    amax_epsilon : float, default 0.0
+        Lower bound of the amax.
+    scale, amax : torch.Tensor, optional
+        Deprecated float32 [1] buffers: `amax` for `use_existing_amax`; `scale` is ignored.
+    """
+
+    def __init__(  # noqa: PLR0913  # frozen public signature
+        self,
+        fp8_dtype: DType,
+        device: torch.device | str | None = None,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        use_existing_amax: bool = False,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: ProcessGroup | None = None,
+        force_pow_2_scales: bool = False,
+        amax_epsilon: float = 0.0,
+        scale: torch.Tensor | None = None,
+        amax: torch.Tensor | None = None,
+    ) -> None:
+        dtype = check_fp8_dtype("Float8CurrentScalingQuantizer", fp8_dtype)
+        if use_existing_amax or scale is not None or amax is not None:
+            warnings.warn(
+                "Float8CurrentScalingQuantizer: use_existing_amax, scale and amax are deprecated; "
+                "the scale is measured on the tensor.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        if use_existing_amax and amax is None:
+            raise ValueError(
+                "Float8CurrentScalingQuantizer: use_existing_amax is True, but amax is None; a "
+                "float32 tensor of one element is required."
+            )
+        core = tex.Float8CurrentScalingQuantizerCore(
+            int(dtype), rowwise, columnwise, force_pow_2_scales, amax_epsilon
+        )
+        super().__init__(core, rowwise=rowwise, columnwise=columnwise)
+        self.device = None if device is None else torch.device(device)
+        self.use_existing_amax = use_existing_amax
+        self.with_amax_reduction = with_amax_reduction
+        self.amax_reduction_group = amax_reduction_group
+        self.scale = scale
+        self.amax = amax
+
+    @property
+    def force_pow_2_scales(self) -> bool:
+        """Powers of two only."""
+        return bool(self._core.force_pow_2_scales)
+
+    @force_pow_2_scales.setter
+    def force_pow_2_scales(self, value: bool) -> None:
+        self._core.force_pow_2_scales = bool(value)
+
+    @property
+    def amax_epsilon(self) -> float:
+        """Lower bound of the amax."""
+        return float(self._core.amax_epsilon)
+
+    @amax_epsilon.setter
+    def amax_epsilon(self, value: float) -> None:
+        self._core.amax_epsilon = float(value)
+
+    def copy(self) -> Float8CurrentScalingQuantizer:
+        """A quantizer of its own with the same settings."""
+        other = Float8CurrentScalingQuantizer(
+            self.dtype,
+            self.device,
+            rowwise=self.rowwise_usage,
+            columnwise=self.columnwise_usage,
+            with_amax_reduction=self.with_amax_reduction,
+            amax_reduction_group=self.amax_reduction_group,
+            force_pow_2_scales=self.force_pow_2_scales,
+            amax_epsilon=self.amax_epsilon,
+        )
+        # Set here, without another deprecation warning.
+        other.use_existing_amax = self.use_existing_amax
+        other.scale, other.amax = self.scale, self.amax
+        self._copy_settings_to(other)
+        return other
+
+    def copy_for_tensor(self) -> Float8CurrentScalingQuantizer:
+        other = self.copy()
+        other.with_amax_reduction = False
+        other.amax_reduction_group = None
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Float8CurrentScalingQuantizer:
+        other = memo[id(self)] = self.copy()
+        return other
+
+    def __reduce__(self) -> Any:
+        # Process groups cannot be pickled; a reduction is set up again by its owner.
+        settings = (
+            *(self.rowwise_usage, self.columnwise_usage),
+            *(self.force_pow_2_scales, self.amax_epsilon),
+        )
+        flags = (self.internal, self.optimize_for_gemm)
+        return (_make_current_scaling_quantizer, (type(self), int(self.dtype), settings, flags))
+
+    def _value(self) -> tuple[Any, ...]:
+        return (
+            *(type(self), self.dtype, self.rowwise_usage, self.columnwise_usage, self.internal),
+            *(self.force_pow_2_scales, self.amax_epsilon, self.with_amax_reduction),
+            *(self.use_existing_amax, id(self.amax_reduction_group), id(self.amax)),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Float8CurrentScalingQuantizer) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(self._value())
+
+    def is_requantization_safe(self) -> bool:
+        return True
+
+    def _with_common_scale(self, group: Any) -> Float8CurrentScalingQuantizer:
+        other = self.copy()
+        other.with_amax_reduction = True
+        other.amax_reduction_group = group
+        return other
+
+    def _is_scale_common(self, shard: Float8TensorStorage, group: Any) -> bool:
+        # Whoever quantized the shard may not have reduced its amax.
+        lowest, highest = shard._scale_inv.clone(), shard._scale_inv.clone()
+        torch.distributed.all_reduce(lowest, op=torch.distributed.ReduceOp.MIN, group=group)
+        torch.distributed.all_reduce(highest, op=torch.distributed.ReduceOp.MAX, group=group)
+        return bool((lowest == highest).item())
+
+    def make_empty(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> Any:
+        return super().make_empty(
+            shape,
+            dtype=dtype,
+            device=self.device if device is None else device,
+            requires_grad=requires_grad,
+            pin_memory=pin_memory,
+        )
+
+    def _cast(
+        self, source: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
+        if not (self.with_amax_reduction or self.use_existing_amax):
+            return super()._cast(source)
+        data = transpose = None
+        if self.rowwise_usage:
+            data = torch.empty_like(source, dtype=torch.uint8)
+        if self.columnwise_usage:
+            shape = self.get_columnwise_shape(source.shape)
+            transpose = source.new_empty(shape, dtype=torch.uint8)
+        scale_inv = source.new_empty(1, dtype=torch.float32)
+        self._cast_into(source, data, transpose, scale_inv, None)
+        return data, transpose, scale_inv
+
+    def _cast_into(
+        self,
+        source: torch.Tensor,
+        data: torch.Tensor | None,
+        transpose: torch.Tensor | None,
+        scale_inv: torch.Tensor,
+        noop_flag: torch.Tensor | None,
+    ) -> None:
+        if not (self.with_amax_reduction or self.use_existing_amax):
+            super()._cast_into(source, data, transpose, scale_inv, noop_flag)
+            return
+        amax = tex.compute_amax(source)
+        if self.use_existing_amax and self.amax is not None:
+            amax = self.amax.clone()
+        if self.with_amax_reduction and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(
+                amax, op=torch.distributed.ReduceOp.MAX, group=self.amax_reduction_group
+            )
+        scale = self.scale_from_amax(amax)
+        tex.quantize_fp8(
+            source,
+            int(self.dtype),
+            scale=scale,
+            data=data,
+            data_transpose=transpose,
+            scale_inv=scale_inv,
+        )
+
+    def scale_from_amax(self, amax: torch.Tensor) -> torch.Tensor:
+        """The scale, float32 [1], that an amax leads to under this quantizer's settings."""
+        return tex.compute_scale_from_amax(
+            amax,
+            fp8_max=FP8_MAX[self.dtype],
+            epsilon=self.amax_epsilon,
+            power_of_two=self.force_pow_2_scales,
+        )
+
+    def create_tensor_from_data(
+        self,
+        data: torch.Tensor,
+        fake_dtype: torch.dtype = torch.float32,
+        requires_grad: bool = False,
+        internal: bool = False,
+        scale_inv: torch.Tensor | None = None,
+    ) -> Any:
+        """A tensor around existing bytes; `scale_inv` (float32 [1]) says how they were cast.
+
+        Raises
+        ------
+        ValueError
+            Without `scale_inv`: this quantizer holds no scale.
+        """
+        if scale_inv is None:
+            raise ValueError(
+                "Float8CurrentScalingQuantizer.create_tensor_from_data: scale_inv is None; bytes "
+                "alone do not say their scale. Pass the scale_inv they were cast with."
+            )
+        quantizer = self.copy_for_tensor()
+        quantizer.internal = internal or self.internal
+        return tensor_from_data(quantizer, data, scale_inv, fake_dtype, requires_grad)
+
+
+def _make_current_scaling_quantizer(
+    cls: type[Float8CurrentScalingQuantizer],
+    fp8_dtype: int,
+    settings: tuple[bool, bool, bool, float],
+    flags: tuple[bool, bool],
+) -> Float8CurrentScalingQuantizer:
+    rowwise, columnwise, force_pow_2_scales, amax_epsilon = settings
+    quantizer = cls(
+        DType(fp8_dtype),
+        rowwise=rowwise,
+        columnwise=columnwise,
+        force_pow_2_scales=force_pow_2_scales,
+        amax_epsilon=amax_epsilon,
+    )
+    quantizer.internal, quantizer.optimize_for_gemm = flags
+    return quantizer

@@ -1,0 +1,433 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizers of per-tensor FP8: delayed and current scaling.
+
+Rule: q = saturating round-to-nearest-even cast of x * scale; +-Inf and what is out of range become
++-max (448 for E4M3, 57344 for E5M2), NaN stays NaN; scale_inv = 1 / scale is stored with the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
+
+from ..constants import DType
+from ..cpp_extensions import cast as tex
+from .quantizer import Quantizer, as_quantizable
+from .storage.float8_tensor_storage import Float8TensorStorage, count_write
+
+_Float8QuantizerT = TypeVar("_Float8QuantizerT", bound="Float8QuantizerBase")
+FP8_MAX = {DType.kFloat8E4M3: 448.0, DType.kFloat8E5M2: 57344.0}
+
+
+def check_fp8_dtype(owner: str, fp8_dtype: Any) -> DType:
+    dtype = DType.cast(fp8_dtype)
+    if dtype not in FP8_MAX:
+        raise ValueError(
+            f"{owner}: fp8_dtype is {dtype.name}; kFloat8E4M3 or kFloat8E5M2 is required."
+        )
+    return dtype
+
+
+class Float8QuantizerBase(Quantizer):
+    """What both per-tensor quantizers share: settings in a native object, bytes and scale.
+
+    The native object (`_core`) is the one that native steps use: both sides see one state.
+    """
+
+    _core: Any
+
+    def __init__(self, core: Any, *, rowwise: bool, columnwise: bool) -> None:
+        self._core = core
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+
+    # The settings every quantizer has, kept in the native object.
+
+    @property
+    def rowwise_usage(self) -> bool:
+        """Make the rowwise copy."""
+        return bool(self._core.rowwise_usage)
+
+    @rowwise_usage.setter
+    def rowwise_usage(self, value: bool) -> None:
+        self._core.rowwise_usage = bool(value)
+
+    @property
+    def columnwise_usage(self) -> bool:
+        """Make the columnwise copy, which is the transpose."""
+        return bool(self._core.columnwise_usage)
+
+    @columnwise_usage.setter
+    def columnwise_usage(self, value: bool) -> None:
+        self._core.columnwise_usage = bool(value)
+
+    @property
+    def internal(self) -> bool:
+        """Give storages instead of tensors."""
+        return bool(self._core.internal)
+
+    @internal.setter
+    def internal(self, value: bool) -> None:
+        self._core.internal = bool(value)
+
+    @property
+    def optimize_for_gemm(self) -> bool:
+        """Without effect for per-tensor FP8: its layout suits the GEMM anyway."""
+        return bool(self._core.optimize_for_gemm)
+
+    @optimize_for_gemm.setter
+    def optimize_for_gemm(self, value: bool) -> None:
+        self._core.optimize_for_gemm = bool(value)
+
+    @property
+    def dtype(self) -> DType:
+        """kFloat8E4M3 or kFloat8E5M2."""
+        return DType(self._core.fp8_dtype)
+
+    @dtype.setter
+    def dtype(self, value: DType) -> None:
+        self._core.fp8_dtype = int(check_fp8_dtype(type(self).__name__, value))
+
+    def _copy_settings_to(self, other: Float8QuantizerBase) -> None:
+        other.internal = self.internal
+        other.optimize_for_gemm = self.optimize_for_gemm
+
+    def supports_only_rowwise_all_gather(self) -> bool:
+        return True
+
+    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
+        """Shape of the scale of a tensor of some shape: always one element."""
+        return (1,)
+
+    def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+        """Shape of the transpose: [K, M], K the last axis, M the product of the others."""
+        sizes = tuple(shape)
+        return (sizes[-1] if sizes else 1, math.prod(sizes[:-1]))
+
+    # --- making tensors -------------------------------------------------------------------------
+
+    def _wrap(
+        self,
+        data: torch.Tensor | None,
+        transpose: torch.Tensor | None,
+        scale_inv: torch.Tensor,
+        *,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        requires_grad: bool = False,
+    ) -> Any:
+        """The tensor, or the storage if `internal`, around new buffers."""
+        keywords: dict[str, Any] = {
+            "data": data,
+            "data_transpose": transpose,
+            "fp8_scale_inv": scale_inv,
+            "fp8_dtype": self.dtype,
+            "quantizer": self,
+            "shape": shape,
+            "dtype": dtype,
+        }
+        if self.internal:
+            storage = Float8TensorStorage(**keywords)
+            storage._mark_transpose_current()
+            return storage
+        tensor = Float8TensorStorage.tensor_class(requires_grad=requires_grad, **keywords)
+        tensor._mark_transpose_current()
+        return tensor
+
+    def _check_usages(self, method: str) -> None:
+        if not (self.rowwise_usage or self.columnwise_usage):
+            raise ValueError(
+                f"{type(self).__name__}.{method}: rowwise and columnwise usage are both off, so "
+                "there is nothing to make. Turn one on with set_usage."
+            )
+
+    def make_empty(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> Any:
+        """An uninitialised tensor with the copies that the usages ask for.
+
+        Parameters
+        ----------
+        shape : iterable of int
+            Any, also with empty axes.
+        dtype : torch.dtype, default torch.float32
+            Nominal dtype.
+        device : optional
+            Default torch's default device.
+        requires_grad, pin_memory : bool, default False
+            As of any tensor.
+        """
+        self._check_usages("make_empty")
+        sizes = torch.Size(shape)
+        options: dict[str, Any] = {"device": device, "pin_memory": pin_memory}
+        data = transpose = None
+        if self.rowwise_usage:
+            data = torch.empty(sizes, dtype=torch.uint8, **options)
+        if self.columnwise_usage:
+            columnwise_shape = self.get_columnwise_shape(sizes)
+            transpose = torch.empty(columnwise_shape, dtype=torch.uint8, **options)
+        scale_inv = torch.empty(1, dtype=torch.float32, **options)
+        return self._wrap(
+            data, transpose, scale_inv, shape=sizes, dtype=dtype, requires_grad=requires_grad
+        )
+
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+        """Quantize without autograd into new buffers; see `Quantizer.quantize`."""
+        self._check_usages("quantize")
+        source = as_quantizable(f"{type(self).__name__}.quantize", tensor)
+        data, transpose, scale_inv = self._cast(source)
+        return self._wrap(data, transpose, scale_inv, shape=source.shape, dtype=tensor.dtype)
+
+    def _cast(
+        self, source: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
+        data, transpose, scale_inv = self._core.quantize(source)
+        if transpose is not None and transpose.numel() == 0:
+            transpose = transpose.reshape(self.get_columnwise_shape(source.shape))
+        return data, transpose, scale_inv
+
+    def _cast_into(
+        self,
+        source: torch.Tensor,
+        data: torch.Tensor | None,
+        transpose: torch.Tensor | None,
+        scale_inv: torch.Tensor,
+        noop_flag: torch.Tensor | None,
+    ) -> None:
+        self._core.update(source, data, transpose, scale_inv, noop_flag)
+
+    # --- gathering shards -----------------------------------------------------------------------
+
+    def quantize_shard(self, shard: Any, group: Any) -> Any:
+        """This rank's rowwise bytes, with a scale that is the same on all ranks."""
+        if isinstance(shard, Float8TensorStorage) and shard._data is not None:
+            if self._is_scale_common(shard, group):
+                return shard
+            shard = shard.dequantize()
+        quantizer = self._with_common_scale(group)
+        quantizer.set_usage(rowwise=True, columnwise=False)
+        return quantizer.quantize_impl(shard)
+
+    def _is_scale_common(self, shard: Float8TensorStorage, group: Any) -> bool:
+        return True  # delayed scaling: scales follow from amaxes reduced over all ranks
+
+    def _with_common_scale(self: _Float8QuantizerT, group: Any) -> _Float8QuantizerT:
+        return self.copy()
+
+    def join_shards(
+        self, shard: Any, ranks: int, out: Any
+    ) -> tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]]:
+        shape = torch.Size((ranks * shard._data.shape[0], *shard._data.shape[1:]))
+        if out is None:
+            data = shard._data.new_empty(shape)
+            out = self._wrap(data, None, shard._scale_inv, shape=shape, dtype=shard._dtype)
+        elif out._data is None:
+            out._data = shard._data.new_empty(shape)
+        out._fp8_dtype = shard._fp8_dtype
+        out._scale_inv = shard._scale_inv
+        return out, [(shard._data, out._data)]
+
+    # --- overwriting tensors --------------------------------------------------------------------
+
+    def update_quantized(
+        self, src: torch.Tensor, dst: Any, *, noop_flag: torch.Tensor | None = None
+    ) -> Any:
+        """Overwrite bytes and scale of a tensor; see `Quantizer.update_quantized`.
+
+        The transpose is refreshed if the quantizer makes one or the tensor has nothing else, and
+        declared stale otherwise. A part of a larger tensor (slice, row) is cast with the scale the
+        whole already has.
+        """
+        owner = f"{type(self).__name__}.update_quantized"
+        if not isinstance(dst, Float8TensorStorage):
+            raise TypeError(f"{owner}: dst is a {type(dst).__name__}; a Float8Tensor is required.")
+        if src.shape != dst.size():
+            raise ValueError(
+                f"{owner}: src has shape {tuple(src.shape)}; the shape of dst, "
+                f"{tuple(dst.size())}, is required."
+            )
+        if noop_flag is not None and noop_flag.item() != 0:
+            return dst
+        source = as_quantizable(owner, src).to(dst.device)
+        dst._fp8_dtype = self.dtype
+        if dst._is_part:
+            self._update_part(source, dst)
+            return dst
+        data, transpose = dst._data, None
+        if data is None or self.columnwise_usage:
+            if dst._transpose is None:
+                shape = self.get_columnwise_shape(dst.size())
+                dst._transpose = source.new_empty(shape, dtype=torch.uint8)
+            transpose = dst._transpose
+        if data is None or data.is_contiguous():
+            self._cast_into(source, data, transpose, dst._scale_inv, None)
+        else:
+            packed = torch.empty_like(source, dtype=torch.uint8)
+            self._cast_into(source, packed, transpose, dst._scale_inv, None)
+            data.copy_(packed)
+        for buffer in (data, transpose, dst._scale_inv):
+            count_write(buffer)
+        if transpose is None:
+            dst._reset_caches()
+        else:
+            dst._mark_transpose_current()
+        return dst
+
+    def _update_part(self, source: torch.Tensor, dst: Float8TensorStorage) -> None:
+        if dst._data is None:
+            raise NotImplementedError(
+                f"{type(self).__name__}.update_quantized: dst is a part of a tensor that holds "
+                "only its transpose. Update the whole tensor."
+            )
+        scale = dst._scale_inv.reciprocal()
+        packed = torch.empty_like(source, dtype=torch.uint8)
+        tex.quantize_fp8(source, int(self.dtype), scale=scale, data=packed)
+        dst._data.copy_(packed)
+        dst._reset_caches()
+
+
+class Float8Quantizer(Float8QuantizerBase):
+    """Per-tensor FP8 with a scale known beforehand (delayed scaling).
+
+    Parameters
+    ----------
+    scale : torch.Tensor
+        float32 [1]: what to multiply by. Referred to, not copied; read at every cast.
+    amax : torch.Tensor
+        float32 [1]: raised to max |x| at every cast. Referred to, not copied.
+    fp8_dtype : DType
+        kFloat8E4M3 or kFloat8E5M2.
+    rowwise, columnwise : bool, default True
+        Which copies to make.
+    """
+
+    def __init__(
+        self,
+        scale: torch.Tensor,
+        amax: torch.Tensor,
+        fp8_dtype: DType,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+    ) -> None:
+        dtype = check_fp8_dtype("Float8Quantizer", fp8_dtype)
+        core = tex.Float8QuantizerCore(scale, amax, int(dtype), rowwise, columnwise)
+        super().__init__(core, rowwise=rowwise, columnwise=columnwise)
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """float32 [1]."""
+        return self._core.scale
+
+    @scale.setter
+    def scale(self, value: torch.Tensor) -> None:
+        self._core.scale = value
+
+    @property
+    def amax(self) -> torch.Tensor:
+        """float32 [1]."""
+        return self._core.amax
+
+    @amax.setter
+    def amax(self, value: torch.Tensor) -> None:
+        self._core.amax = value
+
+    def copy(self) -> Float8Quantizer:
+        """A quantizer of its own that shares scale and amax."""
+        other = Float8Quantizer(
+            self.scale,
+            self.amax,
+            self.dtype,
+            rowwise=self.rowwise_usage,
+            columnwise=self.columnwise_usage,
+        )
+        self._copy_settings_to(other)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Float8Quantizer:
+        other = self.copy()
+        # Through the memo: buffers that a recipe state copies too stay shared with it.
+        other.scale = _deepcopy_tensor(self.scale, memo)
+        other.amax = _deepcopy_tensor(self.amax, memo)
+        memo[id(self)] = other
+        return other
+
+    def __reduce__(self) -> Any:
+        settings = (self.rowwise_usage, self.columnwise_usage)
+        flags = (self.internal, self.optimize_for_gemm)
+        arguments = (type(self), self.scale, self.amax, int(self.dtype), settings, flags)
+        return (_make_float8_quantizer, arguments)
+
+    def calibrate(self, tensor: torch.Tensor) -> None:
+        """Overwrite amax with max |x|."""
+        self._core.calibrate(as_quantizable("Float8Quantizer.calibrate", tensor))
+
+    def create_tensor_from_data(
+        self,
+        data: torch.Tensor,
+        fake_dtype: torch.dtype = torch.float32,
+        requires_grad: bool = False,
+        internal: bool = False,
+    ) -> Any:
+        """A tensor around existing bytes, cast with the present scale.
+
+        Parameters
+        ----------
+        data : torch.Tensor
+            uint8 (or a float8 dtype), the logical shape. Referred to, not copied.
+        fake_dtype : torch.dtype, default torch.float32
+            Nominal dtype.
+        requires_grad, internal : bool, default False
+            As of a tensor; give the storage instead.
+        """
+        quantizer = self.copy()
+        quantizer.internal = internal or self.internal
+        return tensor_from_data(quantizer, data, self.scale.reciprocal(), fake_dtype, requires_grad)
+
+
+def tensor_from_data(
+    quantizer: Float8QuantizerBase,
+    data: torch.Tensor,
+    scale_inv: torch.Tensor,
+    dtype: torch.dtype,
+    requires_grad: bool,
+) -> Any:
+    if data.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        data = data.view(torch.uint8)
+    if data.dtype != torch.uint8:
+        raise ValueError(
+            f"{type(quantizer).__name__}.create_tensor_from_data: data has dtype {data.dtype}; "
+            "uint8 or a float8 dtype is required."
+        )
+    return quantizer._wrap(
+        data, None, scale_inv, shape=data.shape, dtype=dtype, requires_grad=requires_grad
+    )
+
+
+def _deepcopy_tensor(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    if id(tensor) not in memo:
+        memo[id(tensor)] = tensor.clone()
+    copied: torch.Tensor = memo[id(tensor)]
+    return copied
+
+
+def _make_float8_quantizer(
+    cls: type[Float8Quantizer],
+    scale: torch.Tensor,
+    amax: torch.Tensor,
+    fp8_dtype: int,
+    usages: tuple[bool, bool],
+    flags: tuple[bool, bool],
+) -> Float8Quantizer:
+    quantizer = cls(scale, amax, DType(fp8_dtype), rowwise=usages[0], columnwise=usages[1])
+    quantizer.internal, quantizer.optimize_for_gemm = flags
+    return quantizer

@@ -1,0 +1,277 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The tensor of per-tensor FP8, and what torch operations do on its bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..constants import DType
+from .float8_current_scaling import Float8CurrentScalingQuantizer
+from .float8_quantizer import Float8Quantizer
+from .quantized_tensor import QuantizedTensor, aten
+from .quantizer import Quantizer
+from .storage.float8_tensor_storage import Float8TensorStorage
+
+__all__ = [
+    "Float8CurrentScalingQuantizer",
+    "Float8Quantizer",
+    "Float8Tensor",
+    "Float8TensorStorage",
+]
+
+
+class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
+    """A tensor held as FP8 bytes and one scale.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Logical shape.
+    dtype : torch.dtype
+        Nominal dtype.
+    data : torch.Tensor or None
+        uint8 of that shape.
+    fp8_scale_inv : torch.Tensor
+        float32 [1].
+    fp8_dtype : DType
+        kFloat8E4M3 or kFloat8E5M2.
+    requires_grad : bool, default False
+        As of any tensor.
+    data_transpose : torch.Tensor, optional
+        uint8 [K, M].
+    quantizer : Quantizer, optional
+        Copied; what in-place updates quantize with.
+    device : torch.device, optional
+        Default that of the buffers.
+    """
+
+    def __new__(  # noqa: PLR0913  # frozen public signature
+        cls,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        data: torch.Tensor | None,
+        fp8_scale_inv: torch.Tensor,
+        fp8_dtype: DType,
+        requires_grad: bool = False,
+        data_transpose: torch.Tensor | None = None,
+        quantizer: Quantizer | None = None,
+        device: torch.device | None = None,
+    ) -> Float8Tensor:
+        for name, buffer in (("data", data), ("data_transpose", data_transpose)):
+            if buffer is not None and buffer.numel() != math.prod(shape):
+                raise ValueError(
+                    f"{cls.__name__}: {name} has shape {tuple(buffer.shape)}; as many elements as "
+                    f"in shape {tuple(shape)} are required."
+                )
+        source = next((b for b in (data, data_transpose) if b is not None), fp8_scale_inv)
+        strides = data.stride() if data is not None and data.shape == torch.Size(shape) else None
+        return QuantizedTensor._make_wrapper(
+            cls, shape, dtype, device or source.device, requires_grad, strides
+        )
+
+    def __init__(  # noqa: PLR0913  # frozen public signature
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        data: torch.Tensor | None,
+        fp8_scale_inv: torch.Tensor,
+        fp8_dtype: DType,
+        requires_grad: bool = False,
+        data_transpose: torch.Tensor | None = None,
+        quantizer: Quantizer | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        if data is not None and data.shape != torch.Size(shape):
+            data = data.view(shape)
+        self._init_storage(
+            data=data,
+            fp8_scale_inv=fp8_scale_inv,
+            fp8_dtype=fp8_dtype,
+            data_transpose=data_transpose,
+            quantizer=None if quantizer is None else quantizer.copy_for_tensor(),
+        )
+
+    # The storage's fields that a tensor has anyway.
+
+    @property
+    def _shape(self) -> torch.Size:  # type: ignore[override]
+        return self.shape
+
+    @property
+    def _dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self.dtype
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        values = "no data"
+        if self._data is not None or self._transpose is not None:
+            values = repr(self._dequantize_impl(self.dtype))
+        scale_inv = None if self._scale_inv is None else self._scale_inv.tolist()
+        grad = f", requires_grad={self.requires_grad}" if self.requires_grad else ""
+        return (
+            f"{type(self).__name__}(fp8_dtype={self._fp8_dtype.name}, scale_inv={scale_inv}, "
+            f"data={values}{grad})"
+        )
+
+    def _copy_marks(self, other: Any) -> None:
+        other._is_part = self._is_part
+        other._is_transpose_discarded = self._is_transpose_discarded
+
+    def _adopt(self, metadata: dict[str, Any], quantizer: Quantizer | None) -> None:
+        self._init_storage(
+            data=metadata["data"],
+            fp8_scale_inv=metadata["fp8_scale_inv"],
+            fp8_dtype=metadata["fp8_dtype"],
+            data_transpose=metadata["data_transpose"],
+            quantizer=quantizer,
+        )
+
+    def _mapped_metadata(self, function: Any) -> dict[str, Any]:
+        # A stale transpose is not copied: the mark that says so stays on the old buffer.
+        if self._transpose_invalid:
+            self._transpose = None
+        return super()._mapped_metadata(function)
+
+    def _copy_bytes_from(self, src: Any) -> bool:
+        """Take over bytes and scale of another FP8 tensor; False if that is not possible.
+
+        A source without a quantizer (unpickled) counts as one of the same kind: its bytes are
+        exact, quantizing them again would not be.
+        """
+        is_same_kind = isinstance(src, Float8Tensor) and (
+            src._quantizer is None or type(src._quantizer) is type(self._quantizer)
+        )
+        if not is_same_kind or self._is_part or src._data is None or self._data is None:
+            return False
+        self._data.copy_(src._data)
+        self._scale_inv.copy_(src._scale_inv)
+        self._fp8_dtype = src._fp8_dtype
+        if self._transpose is not None and not src._transpose_invalid:
+            self._transpose.copy_(src._transpose)
+            self._mark_transpose_current()
+        elif self._quantizer is not None and self._quantizer.columnwise_usage:
+            self._create_transpose()
+        else:
+            self._reset_caches()
+        return True
+
+    def _reduce(self) -> Any:
+        # Bytes as they are; a transpose can be made again from the rowwise bytes.
+        transpose = self._transpose if self._data is None else None
+        arguments = (
+            *(type(self), tuple(self.shape), self.dtype, self._data, self._scale_inv),
+            *(int(self._fp8_dtype), transpose),
+        )
+        return (_make_float8_tensor_in_reduce_ex, arguments)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        handler = _FLOAT8_HANDLERS.get(func)
+        if handler is not None and isinstance(args[0], Float8Tensor):
+            result = handler(func, args, kwargs or {})
+            if result is not NotImplemented:
+                return result
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+Float8TensorStorage.tensor_class = Float8Tensor
+
+
+def _make_float8_tensor_in_reduce_ex(
+    cls: type[Float8Tensor],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    data: torch.Tensor | None,
+    fp8_scale_inv: torch.Tensor,
+    fp8_dtype: int,
+    data_transpose: torch.Tensor | None,
+) -> Float8Tensor:
+    """Rebuild a pickled tensor. The name and place are part of the file format."""
+    return cls(
+        shape=shape,
+        dtype=dtype,
+        data=data,
+        fp8_scale_inv=fp8_scale_inv,
+        fp8_dtype=DType(fp8_dtype),
+        data_transpose=data_transpose,
+    )
+
+
+# --- torch operations that act on the bytes: (func, args, kwargs) -> result ---
+
+
+def _around(
+    tensor: Float8Tensor, data: torch.Tensor | None, transpose: torch.Tensor | None, shape: Any
+) -> Float8Tensor:
+    """A tensor of the same class and scale around other buffers."""
+    result = type(tensor).make_like(tensor, shape=shape, data=data, data_transpose=transpose)
+    tensor._copy_marks(result)
+    return result
+
+
+def _matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    return (math.prod(shape[:-1]), shape[-1]) if len(shape) else (1, 1)
+
+
+def _whole_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """view, reshape: the transpose stays only if the bytes keep their matrix shape."""
+    tensor: Float8Tensor = args[0]
+    if tensor._data is None:
+        raise NotImplementedError(
+            f"{type(tensor).__name__}.view: the tensor holds only its transpose, whose bytes are "
+            "in another order. Dequantize first."
+        )
+    data = func(tensor._data, *args[1:], **kwargs)
+    keeps_matrix = _matrix_shape(data.shape) == _matrix_shape(tensor.shape)
+    return _around(tensor, data, tensor._transpose if keeps_matrix else None, data.shape)
+
+
+def _part_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """slice, select, split, as_strided: bytes of a part, without a transpose."""
+    tensor: Float8Tensor = args[0]
+    if tensor._data is None:
+        return NotImplemented
+    result = func(tensor._data, *args[1:], **kwargs)
+
+    def wrap(data: torch.Tensor) -> Float8Tensor:
+        is_whole = data.shape == tensor.shape and data.stride() == tensor.stride()
+        part = _around(tensor, data, tensor._transpose if is_whole else None, data.shape)
+        part._is_part = tensor._is_part or not is_whole
+        return part
+
+    return wrap(result) if isinstance(result, torch.Tensor) else [wrap(data) for data in result]
+
+
+def _new_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor: Float8Tensor = args[0]
+    if tensor._data is None:
+        return NotImplemented
+    device = kwargs.get("device") or tensor.device
+    data = torch.zeros(args[1], dtype=torch.uint8, device=device)
+    return type(tensor).make_like(
+        tensor,
+        shape=data.shape,
+        dtype=kwargs.get("dtype"),
+        data=data,
+        data_transpose=None,
+        fp8_scale_inv=tensor._scale_inv.to(device=device, copy=True),
+    )
+
+
+_FLOAT8_HANDLERS = {
+    aten.view.default: _whole_view,
+    aten._unsafe_view.default: _whole_view,
+    aten._reshape_alias.default: _whole_view,
+    aten.slice.Tensor: _part_view,
+    aten.select.int: _part_view,
+    aten.split.Tensor: _part_view,
+    aten.split_with_sizes.default: _part_view,
+    aten.as_strided.default: _part_view,
+    aten.new_zeros.default: _new_zeros,
+}

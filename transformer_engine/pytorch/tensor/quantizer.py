@@ -1,0 +1,220 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What every quantizer offers, whatever its number format."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
+
+from .storage.quantized_storage import QuantizedTensorStorage
+
+_QuantizerT = TypeVar("_QuantizerT", bound="Quantizer")
+# What torch tensors the native casts take; anything else is brought to FP32 first.
+HIGH_PRECISION_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class _QuantizeFunction(torch.autograd.Function):
+    """Quantization as an identity to autograd (straight-through estimator)."""
+
+    @staticmethod
+    def forward(_ctx: Any, tensor: torch.Tensor, quantizer: Quantizer) -> Any:
+        return quantizer.quantize_impl(tensor)
+
+    @staticmethod
+    def backward(_ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0], None
+
+
+def as_quantizable(owner: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A plain contiguous FP32, BF16 or FP16 tensor of the same values (FP64 is rounded to FP32)."""
+    if isinstance(tensor, QuantizedTensorStorage):
+        tensor = tensor.dequantize()
+    if not tensor.is_floating_point():
+        raise TypeError(
+            f"{owner}: tensor has dtype {tensor.dtype}; a floating-point type is required."
+        )
+    if tensor.dtype not in HIGH_PRECISION_DTYPES:
+        tensor = tensor.float()
+    return tensor.detach().contiguous()
+
+
+class Quantizer(abc.ABC):
+    """Turns high-precision tensors into one quantized format.
+
+    Parameters
+    ----------
+    rowwise, columnwise : bool
+        Which copies to make: for GEMMs that contract along the last axis, and along the others.
+
+    Attributes
+    ----------
+    rowwise_usage, columnwise_usage : bool
+        As above; see `set_usage`.
+    internal : bool, default False
+        Return the plain storage object instead of the tensor subclass.
+    optimize_for_gemm : bool, default False
+        The copies may be laid out for the GEMM alone.
+    """
+
+    rowwise_usage: bool
+    columnwise_usage: bool
+    internal: bool
+    optimize_for_gemm: bool
+
+    def __init__(self, *, rowwise: bool, columnwise: bool) -> None:
+        self.rowwise_usage = rowwise
+        self.columnwise_usage = columnwise
+        self.internal = False
+        self.optimize_for_gemm = False
+
+    def __repr__(self) -> str:
+        usages = f"rowwise_usage={self.rowwise_usage}, columnwise_usage={self.columnwise_usage}"
+        return f"{type(self).__name__}({usages}, internal={self.internal})"
+
+    @abc.abstractmethod
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+        """Quantize without autograd."""
+
+    @abc.abstractmethod
+    def update_quantized(
+        self, src: torch.Tensor, dst: Any, *, noop_flag: torch.Tensor | None = None
+    ) -> Any:
+        """Overwrite a quantized tensor.
+
+        Parameters
+        ----------
+        src : torch.Tensor
+            High-precision values, shape of `dst`.
+        dst : QuantizedTensorStorage
+            What to overwrite, bytes and scales.
+        noop_flag : torch.Tensor, optional
+            float32 [1]; not 0 leaves `dst` untouched.
+
+        Returns
+        -------
+        QuantizedTensorStorage
+            `dst`.
+        """
+
+    @abc.abstractmethod
+    def make_empty(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> Any:
+        """An uninitialised quantized tensor with the copies that the usages ask for."""
+
+    @abc.abstractmethod
+    def copy(self: _QuantizerT) -> _QuantizerT:
+        """A quantizer of its own with the same settings; state it only refers to is shared."""
+
+    def copy_for_tensor(self: _QuantizerT) -> _QuantizerT:
+        """The copy a quantized tensor keeps: without communication, which a tensor cannot know."""
+        return self.copy()
+
+    def quantize(
+        self,
+        tensor: torch.Tensor,
+        *,
+        out: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """Quantize a tensor, differentiably: the gradient passes through unchanged.
+
+        Parameters
+        ----------
+        tensor : torch.Tensor
+            Floating point, any shape and layout; a quantized tensor is dequantized first.
+        out : QuantizedTensorStorage, optional
+            Overwrite this one in place and return it.
+        dtype : torch.dtype, optional
+            Nominal dtype of the result; default that of `tensor`.
+
+        Returns
+        -------
+        QuantizedTensor or QuantizedTensorStorage
+            The latter if `internal`.
+        """
+        if out is not None:
+            return self.update_quantized(tensor, out)
+        if dtype is not None and dtype != tensor.dtype:
+            tensor = tensor.to(dtype)
+        if tensor.requires_grad and torch.is_grad_enabled():
+            return _QuantizeFunction.apply(tensor, self)
+        return self.quantize_impl(tensor)
+
+    def __call__(
+        self,
+        tensor: torch.Tensor,
+        *,
+        out: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """`quantize`."""
+        return self.quantize(tensor, out=out, dtype=dtype)
+
+    def multi_quantize(self, tensors: Iterable[torch.Tensor]) -> list[Any]:
+        """Quantize each of a list of tensors."""
+        return [self.quantize(tensor) for tensor in tensors]
+
+    # Not abstract: a format without observed state has nothing to do here.
+    def calibrate(self, tensor: torch.Tensor) -> None:  # noqa: B027
+        """Observe a tensor without quantizing it. Formats without state ignore it."""
+
+    def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
+        """Choose which copies are made; None leaves a choice as it is."""
+        if rowwise is not None:
+            self.rowwise_usage = rowwise
+        if columnwise is not None:
+            self.columnwise_usage = columnwise
+
+    def get_usages(self) -> dict[str, bool]:
+        """``{"rowwise": bool, "columnwise": bool}``."""
+        return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
+
+    def is_quantizable(self, tensor: torch.Tensor) -> bool:
+        """Whether the shape of a tensor suits the format; per-tensor formats take every shape."""
+        return True
+
+    def is_requantization_safe(self) -> bool:
+        """Whether quantizing the same values again gives the same result without side effects."""
+        return False
+
+    def supports_only_rowwise_all_gather(self) -> bool:
+        """Whether shards are gathered by their rowwise copies, the others being derived."""
+        return False
+
+    # --- gathering shards (distributed/collectives.py) ---
+
+    def quantize_shard(self, shard: Any, group: Any) -> Any:
+        """This rank's part, quantized so that all ranks' bytes form one tensor.
+
+        None for a format that cannot do that.
+        """
+        return None
+
+    def join_shards(
+        self, shard: Any, ranks: int, out: Any
+    ) -> tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]]:
+        """The (still empty) whole and the (part, whole) pairs of buffers to gather into it."""
+        raise NotImplementedError(f"{type(self).__name__}.join_shards is not implemented.")
+
+    def onnx_quantize(self, tensor: torch.Tensor) -> Any:
+        """Symbolic quantization for ONNX export."""
+        raise NotImplementedError(
+            f"{type(self).__name__}.onnx_quantize: ONNX export is not part of this version."
+        )
+
+    def onnx_dequantize(self, tensor: Any) -> Any:
+        """Symbolic dequantization for ONNX export."""
+        raise NotImplementedError(
+            f"{type(self).__name__}.onnx_dequantize: ONNX export is not part of this version."
+        )

@@ -1,0 +1,34 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What torch.load(weights_only=True) may construct of this library."""
+
+from __future__ import annotations
+
+import torch
+
+from ..constants import DType
+from .float8_current_scaling import (
+    Float8CurrentScalingQuantizer,
+    _make_current_scaling_quantizer,
+)
+from .float8_quantizer import Float8Quantizer, _make_float8_quantizer
+from .float8_tensor import Float8Tensor, _make_float8_tensor_in_reduce_ex
+from .identity_tensor import (
+    IdentityQuantizer,
+    IdentityTensor,
+    _make_identity_tensor_in_reduce_ex,
+)
+from .storage.float8_tensor_storage import Float8TensorStorage
+from .storage.identity_tensor_storage import IdentityTensorStorage
+
+
+def register_safe_globals() -> None:
+    """Tell torch.serialization about the classes and functions in pickled tensors."""
+    torch.serialization.add_safe_globals(
+        [
+            *(DType, Float8Quantizer, Float8CurrentScalingQuantizer, IdentityQuantizer),
+            *(Float8TensorStorage, Float8Tensor, IdentityTensorStorage, IdentityTensor),
+            *(_make_float8_quantizer, _make_current_scaling_quantizer),
+            *(_make_float8_tensor_in_reduce_ex, _make_identity_tensor_in_reduce_ex),
+        ]
+    )

@@ -1,0 +1,271 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""FP8 bytes with one scale: value = byte decoded as E4M3 or E5M2, times scale_inv.
+
+GEMMs on the CPU (as on Hopper) contract along the last axis of both operands, so the columnwise
+copy is the physical transpose, uint8 [K, M], with K the last axis and M the product of the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from ...constants import DType, TE_DType
+from ...cpp_extensions import cast as tex
+from .quantized_storage import QuantizedTensorStorage
+
+_DEQUANTIZED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Number of writes torch has counted; inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def count_write(tensor: torch.Tensor | None) -> None:
+    """Tell torch about a write it did not see."""
+    if tensor is not None and not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+
+
+class Float8TensorStorage(QuantizedTensorStorage):
+    """FP8 data of one tensor.
+
+    Parameters
+    ----------
+    data : torch.Tensor or None
+        uint8, the logical shape.
+    fp8_scale_inv : torch.Tensor
+        float32 [1].
+    fp8_dtype : DType
+        kFloat8E4M3 or kFloat8E5M2.
+    data_transpose : torch.Tensor, optional
+        uint8 [K, M].
+    quantizer : Quantizer, optional
+        For in-place updates; kept as it is.
+    shape : sequence of int, optional
+        Logical shape; needed only without `data` (default then [M, K]).
+    dtype : torch.dtype, default torch.float32
+        Nominal dtype.
+    """
+
+    _buffer_keywords: ClassVar[dict[str, str]] = {
+        "_data": "data",
+        "_transpose": "data_transpose",
+        "_scale_inv": "fp8_scale_inv",
+    }
+
+    # The tensor class with this storage's data; set by the module that defines it.
+    tensor_class: ClassVar[Any]
+
+    _data: torch.Tensor | None
+    _transpose: torch.Tensor | None
+    _scale_inv: torch.Tensor
+    _fp8_dtype: DType
+    # Whether the bytes are a part of a larger tensor that shares the scale. A write through such a
+    # part must keep the scale, or it would change the rest of the tensor.
+    _is_part: bool
+
+    def __init__(
+        self,
+        *,
+        data: torch.Tensor | None,
+        fp8_scale_inv: torch.Tensor,
+        fp8_dtype: DType,
+        data_transpose: torch.Tensor | None = None,
+        quantizer: Any = None,
+        shape: Any = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self._init_storage(
+            data=data,
+            fp8_scale_inv=fp8_scale_inv,
+            fp8_dtype=fp8_dtype,
+            data_transpose=data_transpose,
+            quantizer=quantizer,
+        )
+        if shape is None:
+            if data is not None:
+                shape = data.shape
+            elif data_transpose is not None:
+                shape = data_transpose.shape[::-1]
+            else:
+                raise ValueError(
+                    f"{type(self).__name__}: data, data_transpose and shape are all None; one of "
+                    "them is required to know the shape."
+                )
+        self._shape = torch.Size(shape)
+        self._dtype = dtype
+
+    def _init_storage(
+        self,
+        *,
+        data: torch.Tensor | None,
+        fp8_scale_inv: torch.Tensor,
+        fp8_dtype: DType,
+        data_transpose: torch.Tensor | None,
+        quantizer: Any,
+    ) -> None:
+        self._data = data
+        self._transpose = data_transpose
+        self._is_transpose_discarded = False
+        self._scale_inv = fp8_scale_inv
+        self._fp8_dtype = DType.cast(fp8_dtype)
+        self._quantizer = quantizer
+        self._is_part = False
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(shape={tuple(self._shape)}, fp8_dtype={self._fp8_dtype.name}, "
+            f"usages={self.get_usages()})"
+        )
+
+    # --- copies ---------------------------------------------------------------------------------
+
+    @property
+    def _transpose_invalid(self) -> bool:
+        """Whether there is no transpose, or it does not belong to the present bytes."""
+        transpose = self._transpose
+        if transpose is None or self._is_transpose_discarded:
+            return True
+        # The write count of the bytes at the time of transposing lies on the buffer itself, so
+        # that all tensors sharing both buffers agree. A transpose from elsewhere has none.
+        made_at = getattr(transpose, "_data_version", None)
+        if made_at is None or self._data is None:
+            return False
+        return bool(made_at != version_of(self._data))
+
+    @_transpose_invalid.setter
+    def _transpose_invalid(self, value: bool) -> None:
+        self._is_transpose_discarded = bool(value)
+        if not value:
+            self._mark_transpose_current()
+
+    def _mark_transpose_current(self) -> None:
+        self._is_transpose_discarded = False
+        if self._transpose is not None and self._data is not None:
+            self._transpose._data_version = version_of(self._data)  # type: ignore[attr-defined]
+
+    def _after_bytes_written(self) -> None:
+        self._mark_transpose_current()
+
+    def _after_gather(self, usages: dict[str, bool]) -> None:
+        """Rowwise bytes have arrived: make the copies that a quantizer's usages ask for."""
+        count_write(self._data)
+        self.update_usage(
+            columnwise_usage=usages["columnwise"], rowwise_usage=usages["rowwise"] or None
+        )
+        if not usages["rowwise"]:
+            self.update_usage(rowwise_usage=False)
+
+    def _create_transpose(self) -> None:
+        """Make or refresh the transpose from the rowwise bytes."""
+        if self._data is None:
+            raise RuntimeError(
+                f"{type(self).__name__}._create_transpose: there are no rowwise bytes to transpose."
+            )
+        buffer = self._transpose
+        columns = self._data.shape[-1] if self._data.dim() else 1
+        rows = self._data.numel() // columns if columns else self._data.shape[:-1].numel()
+        if buffer is None or buffer.shape != (columns, rows) or buffer.device != self._data.device:
+            buffer = self._data.new_empty((columns, rows))
+        tex.transpose_bytes(self._data.contiguous(), output=buffer)
+        self._transpose = buffer
+        self._mark_transpose_current()
+
+    def _reset_caches(self) -> None:
+        """Declare the transpose stale; its memory is kept for the next one."""
+        self._transpose_invalid = True
+
+    def remove_caches(self) -> None:
+        """Drop the transpose and its memory."""
+        self._transpose = None
+
+    def get_usages(self) -> dict[str, bool]:
+        return {"rowwise": self._data is not None, "columnwise": not self._transpose_invalid}
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Demand, drop or keep the two copies.
+
+        Parameters
+        ----------
+        rowwise_usage, columnwise_usage : bool, optional
+            None keeps the present state, False drops the copy, True demands it. A transpose is
+            made from the rowwise bytes; those are never made from a transpose.
+
+        Raises
+        ------
+        RuntimeError
+            If a copy is demanded that cannot be made; nothing is changed then.
+        """
+        if rowwise_usage and self._data is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.update_usage: rowwise_usage is True, but only the "
+                "transpose is held; rowwise bytes are not rebuilt from it. Quantize again."
+            )
+        if columnwise_usage and self._transpose_invalid:
+            self._create_transpose()
+        elif columnwise_usage is False:
+            self.remove_caches()
+        if rowwise_usage is False:
+            self._data = None
+
+    def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
+        """(rowwise bytes, transposed bytes)."""
+        return self._data, self._transpose
+
+    def get_metadata(self) -> dict[str, Any]:
+        return {
+            "data": self._data,
+            "data_transpose": self._transpose,
+            "fp8_scale_inv": self._scale_inv,
+            "fp8_dtype": self._fp8_dtype,
+            "quantizer": self._quantizer,
+            "dtype": self._dtype,
+            "shape": self._shape,
+        }
+
+    def prepare_for_saving(
+        self,
+    ) -> tuple[list[torch.Tensor | None], Float8TensorStorage]:
+        """Move the buffers out; a stale transpose is dropped, its mark would not survive."""
+        if self._transpose_invalid:
+            self._transpose = None
+        return super().prepare_for_saving()
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def _dequantize_impl(self, dtype: torch.dtype) -> torch.Tensor:
+        kernel_dtype = dtype if dtype in _DEQUANTIZED_DTYPES else torch.float32
+        if self._data is not None:
+            source = self._data
+        elif self._transpose is not None:
+            source = self._transpose
+        else:
+            raise RuntimeError(
+                f"{type(self).__name__}.dequantize: the tensor holds no bytes; they were moved out "
+                "or dropped."
+            )
+        values = tex.dequantize_fp8(
+            source.contiguous(),
+            int(self._fp8_dtype),
+            scale_inv=self._scale_inv,
+            output_dtype=int(TE_DType[kernel_dtype]),
+        )
+        if self._data is None:
+            values = values.t().reshape(self._shape)
+        return values.to(dtype)
+
+    def dequantize(self, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A plain tensor of the values, exact up to one rounding to its dtype.
+
+        Parameters
+        ----------
+        dtype : torch.dtype, optional
+            Default the nominal dtype.
+        """
+        return self._dequantize_impl(dtype or self._dtype)
