@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public enumerations and tables."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -26,6 +28,11 @@ def test_dtype_values_are_the_native_ones():
     }
     assert {member.name: int(member) for member in DType} == values
     assert DType.kFloat8E4M3 == 7
+
+
+def test_the_native_module_has_the_same_enumeration():
+    native = importlib.import_module("transformer_engine_torch")
+    assert native.DType is DType
 
 
 def test_dtype_cast_accepts_members_integers_and_torch_dtypes():

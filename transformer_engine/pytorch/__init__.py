@@ -4,11 +4,39 @@
 
 from transformer_engine.common import load_framework_extension
 
-load_framework_extension("torch")  # the modules below use the native one
+_native = load_framework_extension("torch")  # the modules below use it
 
 from . import constants  # noqa: E402  # after the native module, like all below
 from .attention import DotProductAttention, InferenceParams, RotaryPositionEmbedding  # noqa: E402
 from .constants import DType  # noqa: E402
+from .distributed import CudaRNGStatesTracker, checkpoint  # noqa: E402
+from .tensor import (  # noqa: E402
+    Float8BlockQuantizer,
+    Float8BlockwiseQTensor,
+    Float8BlockwiseQTensorStorage,
+    Float8CurrentScalingQuantizer,
+    Float8Quantizer,
+    Float8Tensor,
+    Float8TensorStorage,
+    HybridQuantizedTensor,
+    HybridQuantizedTensorStorage,
+    HybridQuantizer,
+    IdentityQuantizer,
+    IdentityTensor,
+    IdentityTensorStorage,
+    MXFP8Quantizer,
+    MXFP8Tensor,
+    MXFP8TensorStorage,
+    NVFP4Quantizer,
+    NVFP4Tensor,
+    NVFP4TensorStorage,
+    QuantizedTensor,
+    QuantizedTensorStorage,
+    Quantizer,
+    prepare_for_saving,
+    restore_from_func_ctx,
+    restore_from_saved,
+)
 from .utils import (  # noqa: E402
     deinterleave_glu_tensor,
     get_cudnn_version,
@@ -16,6 +44,8 @@ from .utils import (  # noqa: E402
     interleave_glu_tensor,
     is_bf16_available,
 )
+
+_native.DType = DType  # one enumeration under both names
 
 __all__ = [  # noqa: RUF022  # grouped by subject
     # data types
@@ -29,6 +59,38 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     "get_cudnn_version",
     "get_device_compute_capability",
     "is_bf16_available",
+    # recompute and random streams
+    "CudaRNGStatesTracker",
+    "checkpoint",
+    # tensor base
+    "QuantizedTensor",
+    "QuantizedTensorStorage",
+    "Quantizer",
+    "prepare_for_saving",
+    "restore_from_func_ctx",
+    "restore_from_saved",
+    # quantizers
+    "Float8BlockQuantizer",
+    "Float8CurrentScalingQuantizer",
+    "Float8Quantizer",
+    "HybridQuantizer",
+    "IdentityQuantizer",
+    "MXFP8Quantizer",
+    "NVFP4Quantizer",
+    # storages
+    "Float8BlockwiseQTensorStorage",
+    "Float8TensorStorage",
+    "HybridQuantizedTensorStorage",
+    "IdentityTensorStorage",
+    "MXFP8TensorStorage",
+    "NVFP4TensorStorage",
+    # tensors
+    "Float8BlockwiseQTensor",
+    "Float8Tensor",
+    "HybridQuantizedTensor",
+    "IdentityTensor",
+    "MXFP8Tensor",
+    "NVFP4Tensor",
     # GLU helpers
     "deinterleave_glu_tensor",
     "interleave_glu_tensor",
