@@ -71,13 +71,13 @@ inline double smallest_step(DType dtype) {
 }
 
 // A matrix with exactly as many bytes as it has elements, so that sanitizers see every overrun.
-struct Matrix {
+struct GemmMatrix {
   DType dtype = DType::kFloat32;
   int64_t rows = 0, cols = 0;
   std::vector<uint8_t> bytes;
 
-  Matrix() = default;
-  Matrix(DType type, int64_t r, int64_t c)
+  GemmMatrix() = default;
+  GemmMatrix(DType type, int64_t r, int64_t c)
       : dtype(type),
         rows(r),
         cols(c),
@@ -127,7 +127,7 @@ struct GemmCase {
 // One case with its operands, and what must come out.
 class GemmProblem {
  public:
-  Matrix a, b, bias, d_before;
+  GemmMatrix a, b, bias, d_before;
   float a_scale_inv = 0.75F, b_scale_inv = 0.3F;
 
   template <typename Draw>
@@ -137,14 +137,14 @@ class GemmProblem {
         bias(c.bias_dtype, 1, c.n),
         d_before(c.d_dtype, c.m, c.n),
         case_(c) {
-    for (Matrix* matrix : {&a, &b, &bias, &d_before}) {
+    for (GemmMatrix* matrix : {&a, &b, &bias, &d_before}) {
       matrix->fill(draw);
     }
   }
 
   const GemmCase& spec() const { return case_; }
 
-  GemmArgs args(Matrix& d, Matrix& pre) {
+  GemmArgs args(GemmMatrix& d, GemmMatrix& pre) {
     GemmArgs args;
     args.a = {a.view(), case_.a_transposed, is_fp8(a.dtype) ? &a_scale_inv : nullptr};
     args.b = {b.view(), case_.b_transposed, is_fp8(b.dtype) ? &b_scale_inv : nullptr};
@@ -215,8 +215,8 @@ class GemmProblem {
   }
 
  private:
-  static Matrix stored(DType dtype, int64_t rows, int64_t k, bool is_transposed) {
-    return is_transposed ? Matrix(dtype, k, rows) : Matrix(dtype, rows, k);
+  static GemmMatrix stored(DType dtype, int64_t rows, int64_t k, bool is_transposed) {
+    return is_transposed ? GemmMatrix(dtype, k, rows) : GemmMatrix(dtype, rows, k);
   }
   Expected rounded(double value, double error) const {
     const double unit = rounding_unit(case_.d_dtype);

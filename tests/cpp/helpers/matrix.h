@@ -58,6 +58,16 @@ class GuardedMatrix {
         data<float>()[index] = value;
     }
   }
+  double get(int64_t index) {  // exact
+    switch (dtype_) {
+      case DType::kBFloat16:
+        return numerics::float_from_bf16(data<uint16_t>()[index]);
+      case DType::kFloat16:
+        return numerics::float_from_fp16(data<uint16_t>()[index]);
+      default:
+        return data<float>()[index];
+    }
+  }
 
  private:
   static constexpr size_t kGuard = 64;  // keeps the alignment of the storage

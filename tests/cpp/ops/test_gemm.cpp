@@ -21,8 +21,8 @@ namespace {
 namespace te = transformer_engine;
 using te::DType;
 using te::testing::GemmCase;
+using te::testing::GemmMatrix;
 using te::testing::GemmProblem;
-using te::testing::Matrix;
 
 constexpr DType kHighPrecision[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
@@ -64,11 +64,11 @@ te::Context threads(int count) {
 
 // Runs every implementation that takes the problem and hands its result to `check`.
 void for_each_result(GemmProblem& problem, const te::Context& context,
-                     const std::function<void(const Matrix& d, const Matrix& pre)>& check) {
+                     const std::function<void(const GemmMatrix& d, const GemmMatrix& pre)>& check) {
   static const std::vector<Implementation> all = implementations();
   for (const auto& implementation : all) {
-    Matrix d = problem.d_before;
-    Matrix pre(d.dtype, d.rows, d.cols);
+    GemmMatrix d = problem.d_before;
+    GemmMatrix pre(d.dtype, d.rows, d.cols);
     const te::GemmArgs args = problem.args(d, pre);
     if (!implementation.takes(args, context)) {
       continue;
@@ -79,7 +79,7 @@ void for_each_result(GemmProblem& problem, const te::Context& context,
   }
 }
 
-void expect_close(const Matrix& actual, const std::vector<GemmProblem::Expected>& expected,
+void expect_close(const GemmMatrix& actual, const std::vector<GemmProblem::Expected>& expected,
                   const char* name) {
   int64_t outside = 0;
   for (int64_t row = 0; row < actual.rows; ++row) {
@@ -108,7 +108,7 @@ void expect_matches_fp64(const GemmCase& spec, unsigned seed, int num_threads = 
       pre_expected.push_back(expected.pre);
     }
   }
-  for_each_result(problem, threads(num_threads), [&](const Matrix& d, const Matrix& pre) {
+  for_each_result(problem, threads(num_threads), [&](const GemmMatrix& d, const GemmMatrix& pre) {
     expect_close(d, d_expected, "d");
     if (spec.has_pre) {
       expect_close(pre, pre_expected, "pre_epilogue");
@@ -201,8 +201,9 @@ TEST(Gemm, PreEpilogueWithoutEpilogueEqualsD) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   GemmProblem problem(spec, [&] { return normal(random); });
-  for_each_result(problem, threads(1),
-                  [](const Matrix& d, const Matrix& pre) { EXPECT_EQ(d.bytes, pre.bytes); });
+  for_each_result(problem, threads(1), [](const GemmMatrix& d, const GemmMatrix& pre) {
+    EXPECT_EQ(d.bytes, pre.bytes);
+  });
 }
 
 // Small whole numbers: every sum is exact in FP32, so every order of summation gives its bits.
@@ -225,7 +226,7 @@ TEST(Gemm, WholeNumbersAreExactAcrossBlocksAndParts) {
         b_wide.push_back(problem.b_at(col, i));
       }
     }
-    Matrix expected(DType::kFloat32, spec.m, spec.n);
+    GemmMatrix expected(DType::kFloat32, spec.m, spec.n);
     for (int64_t row = 0; row < spec.m; ++row) {
       std::vector<float> sums(static_cast<size_t>(spec.n));
       for (int64_t i = 0; i < spec.k; ++i) {
@@ -236,8 +237,9 @@ TEST(Gemm, WholeNumbersAreExactAcrossBlocksAndParts) {
       }
       std::memcpy(expected.at(row, 0), sums.data(), sums.size() * sizeof(float));
     }
-    for_each_result(problem, threads(2),
-                    [&](const Matrix& d, const Matrix&) { EXPECT_EQ(d.bytes, expected.bytes); });
+    for_each_result(problem, threads(2), [&](const GemmMatrix& d, const GemmMatrix&) {
+      EXPECT_EQ(d.bytes, expected.bytes);
+    });
   }
 }
 
@@ -265,7 +267,7 @@ TEST(Gemm, DecodesEveryFp8Code) {
           element = 0;
         }
       }
-      for_each_result(problem, threads(1), [&](const Matrix& d, const Matrix&) {
+      for_each_result(problem, threads(1), [&](const GemmMatrix& d, const GemmMatrix&) {
         for (int64_t row = 0; row < 4; ++row) {
           for (int64_t i = 0; i < 64; ++i) {
             EXPECT_EQ(d.get(row, i), problem.a_at(row, i)) << row << " " << i;
@@ -279,7 +281,7 @@ TEST(Gemm, DecodesEveryFp8Code) {
 TEST(Gemm, NanAndInfinitySpoilTheirRowOrColumnOnly) {
   for_each_operand_case({shape(4, 35, 70)}, [&](const GemmCase& spec) {
     GemmProblem problem(spec, [] { return 1.0F; });
-    const auto put = [](Matrix& matrix, bool transposed, int64_t row, int64_t i, float value) {
+    const auto put = [](GemmMatrix& matrix, bool transposed, int64_t row, int64_t i, float value) {
       transposed ? matrix.set(i, row, value) : matrix.set(row, i, value);
     };
     const float infinity = std::numeric_limits<float>::infinity();
@@ -292,7 +294,7 @@ TEST(Gemm, NanAndInfinitySpoilTheirRowOrColumnOnly) {
       put(problem.b, spec.b_transposed, 33, 1, infinity);
     }
     put(problem.a, spec.a_transposed, 1, 1, 0.0F);
-    for_each_result(problem, threads(1), [&](const Matrix& d, const Matrix&) {
+    for_each_result(problem, threads(1), [&](const GemmMatrix& d, const GemmMatrix&) {
       for (int64_t row = 0; row < 4; ++row) {
         for (int64_t col = 0; col < 35; ++col) {
           const float value = d.get(row, col);
@@ -321,7 +323,7 @@ TEST(Gemm, DenormalBf16OperandsAreKeptOrZero) {
     problem.a.set(1, i, 0x1p-133F);
     problem.a.set(2, i, 0x1p-126F);
   }
-  for_each_result(problem, threads(1), [](const Matrix& d, const Matrix&) {
+  for_each_result(problem, threads(1), [](const GemmMatrix& d, const GemmMatrix&) {
     for (int64_t col = 0; col < 32; ++col) {
       EXPECT_TRUE(d.get(0, col) == 0x1p-27F || d.get(0, col) == 0.0F);
       EXPECT_TRUE(d.get(1, col) == 0x1p-33F || d.get(1, col) == 0.0F);
@@ -341,8 +343,8 @@ TEST(Gemm, EmptySizes) {
   });
   for (const GemmCase& spec : {shape(0, 5, 7), shape(5, 0, 7), shape(0, 0, 0)}) {
     GemmProblem problem(spec, [] { return 1.0F; });
-    Matrix d = problem.d_before;
-    Matrix pre;
+    GemmMatrix d = problem.d_before;
+    GemmMatrix pre;
     EXPECT_NO_THROW(te::gemm(problem.args(d, pre), threads(2)));
   }
 }
@@ -356,10 +358,10 @@ TEST(Gemm, ThreadsDoNotChangeTheBits) {
     GemmProblem problem(spec, [&] { return normal(random); });
     std::vector<std::vector<uint8_t>> single;
     for_each_result(problem, threads(1),
-                    [&](const Matrix& d, const Matrix&) { single.push_back(d.bytes); });
+                    [&](const GemmMatrix& d, const GemmMatrix&) { single.push_back(d.bytes); });
     for (const int count : {2, 3, 7}) {
       size_t index = 0;
-      for_each_result(problem, threads(count), [&](const Matrix& d, const Matrix&) {
+      for_each_result(problem, threads(count), [&](const GemmMatrix& d, const GemmMatrix&) {
         EXPECT_EQ(d.bytes, single[index++]) << count << " threads";
       });
     }
@@ -377,8 +379,8 @@ TEST(Gemm, AccumulatesInFp32AcrossCalls) {
     SCOPED_TRACE(implementation.name);
     GemmProblem large(spec, [] { return 8.0F; });
     GemmProblem small(spec, [] { return 0.125F; });
-    Matrix d(DType::kFloat32, spec.m, spec.n);
-    Matrix pre;
+    GemmMatrix d(DType::kFloat32, spec.m, spec.n);
+    GemmMatrix pre;
     if (!implementation.takes(large.args(d, pre), threads(1))) {
       continue;
     }
@@ -407,14 +409,14 @@ void expect_error(const te::GemmArgs& args, const std::string& text) {
 class GemmErrors : public ::testing::Test {
  protected:
   GemmErrors() : problem_(shape(4, 6, 8), [] { return 1.0F; }), d_(problem_.d_before) {
-    pre_ = Matrix(DType::kFloat32, 4, 6);
+    pre_ = GemmMatrix(DType::kFloat32, 4, 6);
   }
   te::GemmArgs args() { return problem_.args(d_, pre_); }
   // Nothing was written by any refused call.
   void TearDown() override { EXPECT_EQ(d_.bytes, problem_.d_before.bytes); }
 
   GemmProblem problem_;
-  Matrix d_, pre_;
+  GemmMatrix d_, pre_;
 };
 
 TEST_F(GemmErrors, OperandTypes) {
@@ -422,7 +424,7 @@ TEST_F(GemmErrors, OperandTypes) {
   wrong.a.matrix.dtype = DType::kInt32;
   expect_error<te::TypeError>(wrong, "gemm: a has dtype int32; float32, float16, bfloat16");
   wrong = args();
-  Matrix b(DType::kBFloat16, 6, 8);
+  GemmMatrix b(DType::kBFloat16, 6, 8);
   wrong.b.matrix = b.view();
   expect_error<te::TypeError>(wrong, "gemm: a has dtype float32 and b bfloat16; both float8, or");
 }
@@ -548,8 +550,8 @@ class GemmCandidates : public ::testing::Test {
   std::string chosen_for(GemmCase spec, DType dtype) {
     spec.a_dtype = spec.b_dtype = spec.bias_dtype = dtype;
     GemmProblem problem(spec, [] { return 1.0F; });
-    Matrix d = problem.d_before;
-    Matrix pre(d.dtype, d.rows, d.cols);
+    GemmMatrix d = problem.d_before;
+    GemmMatrix pre(d.dtype, d.rows, d.cols);
     return chosen(problem.args(d, pre));
   }
 };
@@ -585,8 +587,8 @@ TEST_F(GemmCandidates, AFrameworkThatRefusesIsReplaced) {
   GemmCase spec = shape(129, 128, 16384);
   spec.a_dtype = spec.b_dtype = spec.d_dtype = DType::kBFloat16;
   GemmProblem problem(spec, [] { return 0.5F; });
-  Matrix d = problem.d_before;
-  Matrix pre;
+  GemmMatrix d = problem.d_before;
+  GemmMatrix pre;
   framework_calls = 0;
   framework_answer = false;
   te::gemm(problem.args(d, pre), threads(1));

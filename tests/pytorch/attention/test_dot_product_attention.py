@@ -949,3 +949,18 @@ def test_causal_self_attention_trains():
     x = random_tensor((4, 1, 2, 8)).requires_grad_()
     DotProductAttention(2, 8)(x, x, x).sum().backward()
     assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("softmax_type", SOFTMAX_TYPES)
+def test_checkpoints_with_without_and_with_old_extra_state(softmax_type):
+    module = torch.nn.ModuleDict({"core": DotProductAttention(2, 4, softmax_type=softmax_type)})
+    state = module.state_dict()
+    parameters = {"core.softmax_offset"} if softmax_type == "learnable" else set()
+    assert state.keys() == parameters | {"core._extra_state"}
+    module.load_state_dict(state)
+    extra = state.pop("core._extra_state")
+    module.load_state_dict(state)
+    module.load_state_dict({**state, "core.fused_attention._extra_state": extra})
+    module.load_state_dict({**state, "core._extra_state": torch.ones(9, dtype=torch.uint8)})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        module.load_state_dict({**state, "core.other": extra})

@@ -4,16 +4,14 @@
 """Rotary position embeddings (Su et al., "RoFormer", arXiv:2104.09864).
 
 Angles are FP32: ``angle[p, i] = p * base ** (-2 i / dim)``. A pair of channels ``(x, y)`` of a
-token at position ``p`` becomes ``(x cos - y sin, y cos + x sin)``. The pairs are ``(i, i + dim /
-2)``, or ``(2 i, 2 i + 1)`` when interleaved. The backward pass is the transposed rotation, computed
-by the same code.
+token at position ``p`` becomes ``(x cos - y sin, y cos + x sin)``. The pairs are
+``(i, i + dim / 2)``, or ``(2 i, 2 i + 1)`` when interleaved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -227,68 +225,40 @@ def _angles_of_tokens(freqs: Tensor, shape: Sequence[int], place: _Placement, wh
     return table[index][:, :, None, :]
 
 
-def _turn(
-    out: Tensor, t: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, transposed: bool
-) -> None:
-    """Write the rotation of `t` (or the transposed rotation) into `out`; both ``[..., width]``.
-
-    Products take the wider of the dtypes of `t` and `cos`, so FP32 cos and sin mean FP32 arithmetic
-    and one rounding at the end, while cos and sin in the dtype of `t` mean one rounding per
-    operation.
-    """
+def _swap_pairs(x: Tensor, interleaved: bool) -> Tensor:
+    """Exchange the two channels of each pair."""
     if interleaved:
-        first, second = (Ellipsis, slice(0, None, 2)), (Ellipsis, slice(1, None, 2))
-    else:
-        half = t.shape[-1] // 2
-        first, second = (Ellipsis, slice(0, half)), (Ellipsis, slice(half, None))
-    x, y = t[first], t[second]
-    if transposed:
-        torch.add(x * cos[first], y * sin[second], out=out[first])
-        torch.sub(y * cos[second], x * sin[first], out=out[second])
-    else:
-        torch.sub(x * cos[first], y * sin[first], out=out[first])
-        torch.add(y * cos[second], x * sin[second], out=out[second])
-
-
-class _Rotation(torch.autograd.Function):
-    """Rotate the leading channels of the last axis. Linear in `t`, so its backward is itself,
-    transposed.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, t: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, transposed: bool
-    ) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        ctx.interleaved = interleaved
-        ctx.transposed = transposed
-        out = torch.empty(t.shape, dtype=t.dtype, device=t.device)
-        width = cos.shape[-1]
-        if width == t.shape[-1]:
-            _turn(out, t, cos, sin, interleaved, transposed)
-        else:
-            _turn(out[..., :width], t[..., :width], cos, sin, interleaved, transposed)
-            out[..., width:].copy_(t[..., width:])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        cos, sin = ctx.saved_tensors
-        return (
-            _Rotation.apply(grad, cos, sin, ctx.interleaved, not ctx.transposed),
-            None,
-            None,
-            None,
-            None,
-        )
+        return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    return torch.roll(x, x.shape[-1] // 2, -1)
 
 
 def _rotate(t: Tensor, angles: Tensor, interleaved: bool, fused: bool) -> Tensor:
-    angles = angles.float() if angles.dtype != torch.float32 else angles
+    """``t cos + swap(t) sin``, the sine negated in the first channel of each pair.
+
+    Three passes over `t`, and their autograd formulas are the transposed rotation, so there is no
+    node of our own. Fused arithmetic is FP32 and rounds once; unfused, cos and sin have the dtype
+    of `t` and each operation rounds (which a fused multiply-add would not).
+    """
+    dtype = t.dtype
+    is_half = dtype.itemsize == 2
+    angles = angles.detach().to(torch.float32)
+    width = angles.shape[-1]
     cos, sin = angles.cos(), angles.sin()
-    if not fused and t.dtype != torch.float32:
-        cos, sin = cos.to(t.dtype), sin.to(t.dtype)
-    return _Rotation.apply(t, cos, sin, interleaved, False)
+    first = (Ellipsis, slice(0, None, 2)) if interleaved else (Ellipsis, slice(0, width // 2))
+    sin[first].neg_()
+    is_partial = width != t.shape[-1]
+    turning = t[..., :width] if is_partial else t
+    if is_half and not fused:
+        turned = turning * cos.to(dtype) + _swap_pairs(turning, interleaved) * sin.to(dtype)
+    else:
+        if is_half:
+            turning = turning.to(torch.float32)
+        elif dtype != torch.float32:
+            cos, sin = cos.to(dtype), sin.to(dtype)
+        turned = torch.addcmul(turning * cos, _swap_pairs(turning, interleaved), sin)
+        if is_half:
+            turned = turned.to(dtype)
+    return torch.cat((turned, t[..., width:]), -1) if is_partial else turned
 
 
 def _check_table(freqs: Tensor, head_size: int, name: str, who: str) -> None:
@@ -402,7 +372,7 @@ def apply_rotary_pos_emb(  # noqa: PLR0913 - public signature
     Returns
     -------
     torch.Tensor
-        Contiguous, same shape and dtype as `t`.
+        Same shape and dtype as `t`.
 
     Raises
     ------

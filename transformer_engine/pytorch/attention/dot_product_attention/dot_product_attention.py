@@ -569,6 +569,34 @@ class DotProductAttention(torch.nn.Module):
         )
         return backend_reasons(self._problem(q, k, v, operands, spec), self._switches)
 
+    def get_extra_state(self) -> Tensor:
+        """Empty: this module keeps no quantization state."""
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take any state that a checkpoint holds; there is nothing to restore from it."""
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load; the extra state may be absent, or stand under a key of releases before 1.8."""
+        key = f"{prefix}_extra_state"
+        old = state_dict.pop(f"{prefix}fused_attention._extra_state", None)
+        if old is not None:
+            state_dict.setdefault(key, old)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if key in missing_keys:
+            missing_keys.remove(key)
+
     def __getstate__(self) -> dict[str, Any]:
         """Plans hold functions, which neither copy nor pickle, and are rebuilt on demand."""
         return {**self.__dict__, "_plans": {}}
