@@ -113,10 +113,11 @@ struct ForwardProblem {
     const double scaled = deviation * statistics.rstd * gain(i);
     const double offset = kind == NormKind::kLayerNorm ? beta.get(i) : 0.0;
     // 1 + gamma, the difference, two products and the sum round once each, to a denormal perhaps.
-    return {scaled + offset, std::abs(gain(i)) * (statistics.rstd * statistics.mean_bound +
-                                                  std::abs(deviation) * statistics.rstd_bound) +
-                                 4 * kFloatRoundoff * std::abs(scaled) +
-                                 kFloatRoundoff * std::abs(scaled + offset)};
+    return {scaled + offset,
+            std::abs(gain(i)) * (statistics.rstd * statistics.mean_bound +
+                                 std::abs(deviation) * statistics.rstd_bound) +
+                4 * kFloatRoundoff * std::abs(scaled) + kFloatRoundoff * std::abs(scaled + offset) +
+                te::testing::half_spacing(DType::kFloat32) * (1 + std::abs(gain(i)))};
   }
 };
 
