@@ -235,9 +235,10 @@ def _swap_pairs(x: Tensor, interleaved: bool) -> Tensor:
 def _rotate(t: Tensor, angles: Tensor, interleaved: bool, fused: bool) -> Tensor:
     """``t cos + swap(t) sin``, the sine negated in the first channel of each pair.
 
-    Three passes over `t`, and their autograd formulas are the transposed rotation, so there is no
-    node of our own. Fused arithmetic is FP32 and rounds once; unfused, cos and sin have the dtype
-    of `t` and each operation rounds (which a fused multiply-add would not).
+    Works in place on the swapped copy, because fresh memory costs more than the arithmetic. The
+    autograd formulas of these operators are the transposed rotation, so there is no node of our
+    own. Fused arithmetic is FP32 and rounds once; unfused, cos and sin have the dtype of `t` and
+    each operation rounds (which a fused multiply-add would not).
     """
     dtype = t.dtype
     is_half = dtype.itemsize == 2
@@ -248,16 +249,14 @@ def _rotate(t: Tensor, angles: Tensor, interleaved: bool, fused: bool) -> Tensor
     sin[first].neg_()
     is_partial = width != t.shape[-1]
     turning = t[..., :width] if is_partial else t
+    turned = _swap_pairs(turning, interleaved)
     if is_half and not fused:
-        turned = turning * cos.to(dtype) + _swap_pairs(turning, interleaved) * sin.to(dtype)
+        turned = turned.mul_(sin.to(dtype)).add_(turning * cos.to(dtype))
+    elif is_half:
+        turned = turned.to(torch.float32).mul_(sin).addcmul_(turning.to(torch.float32), cos)
+        turned = turned.to(dtype)
     else:
-        if is_half:
-            turning = turning.to(torch.float32)
-        elif dtype != torch.float32:
-            cos, sin = cos.to(dtype), sin.to(dtype)
-        turned = torch.addcmul(turning * cos, _swap_pairs(turning, interleaved), sin)
-        if is_half:
-            turned = turned.to(dtype)
+        turned = turned.mul_(sin.to(dtype)).addcmul_(turning, cos.to(dtype))
     return torch.cat((turned, t[..., width:]), -1) if is_partial else turned
 
 
