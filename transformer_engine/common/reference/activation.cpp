@@ -25,9 +25,11 @@ Point scaled_silu(double x, double alpha) {
 Point gelu(double x) {
   constexpr double kLinear = 0.79788456;
   constexpr double kCubic = 0.03567741;
-  const double tanh = std::tanh(x * (kLinear + kCubic * x * x));
+  // 0.5 + 0.5 * tanh(u) = sigmoid(2u), which does not cancel at negative u.
+  const double u = x * (kLinear + kCubic * x * x);
   const double u_slope = kLinear + 3.0 * kCubic * x * x;
-  return {x * (0.5 + 0.5 * tanh), 0.5 + 0.5 * tanh + 0.5 * x * (1.0 - tanh * tanh) * u_slope};
+  const double s = sigmoid(2.0 * u);
+  return {x * s, s * (1.0 + 2.0 * x * u_slope * sigmoid(-2.0 * u))};
 }
 
 Point srelu(double x) {
