@@ -7,6 +7,7 @@
 #include <transformer_engine/error.h>
 #include <transformer_engine/softmax.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -50,9 +51,8 @@ struct Problem {
     for (size_t i = 0; i < mask.size(); ++i) {
       mask[i] = static_cast<uint8_t>(generator() % 3 == 0 ? 1 + generator() % 255 : 0);
     }
-    for (int64_t key = 0; key < shape.keys; ++key) {
-      mask[key] = 1;  // the first query sees nothing
-    }
+    // The first query sees nothing.
+    std::fill_n(mask.begin(), shape.queries > 0 ? shape.keys : 0, uint8_t{1});
   }
 
   bool is_visible(int64_t row, int64_t key) const {
