@@ -292,6 +292,7 @@ class Float8QuantizerBase(Quantizer):
         packed = torch.empty_like(source, dtype=torch.uint8)
         tex.quantize_fp8(source, int(self.dtype), scale=scale, data=packed)
         dst._data.copy_(packed)
+        count_write(dst._data)
         dst._reset_caches()
 
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.overrides import enable_reentrant_dispatch
 
 from ..constants import DType
 from .float8_current_scaling import Float8CurrentScalingQuantizer
 from .float8_quantizer import Float8Quantizer
 from .quantized_tensor import QuantizedTensor, aten
 from .quantizer import Quantizer
-from .storage.float8_tensor_storage import Float8TensorStorage
+from .storage.float8_tensor_storage import Float8TensorStorage, count_write
 
 __all__ = [
     "Float8CurrentScalingQuantizer",
@@ -149,6 +150,7 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
             return False
         self._data.copy_(src._data)
         self._scale_inv.copy_(src._scale_inv)
+        count_write(self._data)
         self._fp8_dtype = src._fp8_dtype
         if self._transpose is not None and not src._transpose_invalid:
             self._transpose.copy_(src._transpose)
@@ -215,6 +217,12 @@ def _around(
     return result
 
 
+def _view_bytes(func: Any, data: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A view that shares the write count: below autograd, where handlers run, views do not."""
+    with enable_reentrant_dispatch():
+        return func(data, *args, **kwargs)
+
+
 def _matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return (math.prod(shape[:-1]), shape[-1]) if len(shape) else (1, 1)
 
@@ -227,7 +235,7 @@ def _whole_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             f"{type(tensor).__name__}.view: the tensor holds only its transpose, whose bytes are "
             "in another order. Dequantize first."
         )
-    data = func(tensor._data, *args[1:], **kwargs)
+    data = _view_bytes(func, tensor._data, *args[1:], **kwargs)
     keeps_matrix = _matrix_shape(data.shape) == _matrix_shape(tensor.shape)
     return _around(tensor, data, tensor._transpose if keeps_matrix else None, data.shape)
 
@@ -237,7 +245,7 @@ def _part_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor: Float8Tensor = args[0]
     if tensor._data is None:
         return NotImplemented
-    result = func(tensor._data, *args[1:], **kwargs)
+    result = _view_bytes(func, tensor._data, *args[1:], **kwargs)
 
     def wrap(data: torch.Tensor) -> Float8Tensor:
         is_whole = data.shape == tensor.shape and data.stride() == tensor.stride()

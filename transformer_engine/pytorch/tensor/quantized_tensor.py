@@ -137,11 +137,15 @@ class QuantizedTensor(torch.Tensor):
         RuntimeError
             If the tensor has no quantizer (for example after unpickling).
         """
-        quantizer = self._require_quantizer("quantize_")
         with torch.no_grad():
-            quantizer.update_quantized(tensor, self, noop_flag=noop_flag)
+            self._overwrite(tensor, noop_flag=noop_flag)
         count_write(self)
         return self
+
+    def _overwrite(self, tensor: torch.Tensor, noop_flag: torch.Tensor | None = None) -> None:
+        """`quantize_` without telling autograd, which knows of operations it dispatched itself."""
+        quantizer = self._require_quantizer("quantize_")
+        quantizer.update_quantized(tensor, self, noop_flag=noop_flag)
 
     def float(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Plain FP32 tensor."""
@@ -381,10 +385,13 @@ def _run_mutating(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             written = kwargs[argument.name]
         else:
             written = args[position] if position < len(args) else None
-        for tensor in written if isinstance(written, (list, tuple)) else (written,):
+        is_list = isinstance(written, (list, tuple))
+        for tensor in written if is_list else (written,):
             if isinstance(tensor, QuantizedTensor) and id(tensor) not in done:
                 done.add(id(tensor))
-                tensor.quantize_(plain_of[id(tensor)])
+                tensor._overwrite(plain_of[id(tensor)])
+                if is_list:  # torch counts the writes of single arguments only
+                    count_write(tensor)
     return tree_map(lambda value: quantized_of.get(id(value), value), result)
 
 
@@ -428,9 +435,9 @@ def _copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return dst
     if isinstance(src, QuantizedTensor) and dst.shape == src.shape and dst._copy_bytes_from(src):
         return dst
-    # copy_ broadcasts and converts; quantize_ takes exactly the shape.
+    # copy_ broadcasts and converts; quantizers take exactly the shape.
     plain = _to_plain(src)
-    dst.quantize_(plain if plain.shape == dst.shape else plain.expand(dst.shape))
+    dst._overwrite(plain if plain.shape == dst.shape else plain.expand(dst.shape))
     return dst
 
 
