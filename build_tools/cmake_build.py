@@ -141,6 +141,14 @@ def configure_arguments(request: BuildRequest, build_dir: Path) -> list[str]:
     return command + shlex.split(os.environ.get("NVTE_CMAKE_EXTRA_ARGS", ""))
 
 
+def _run_quietly(command: list[str]) -> None:
+    """Run a command; its output is shown only when it fails."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if result.returncode != 0:
+        print(result.stdout, flush=True)
+        result.check_returncode()
+
+
 def build(request: BuildRequest) -> None:
     """Configure, build and install. Raises CalledProcessError with the tool's output above it."""
     build_dir = Path(os.environ.get("NVTE_CMAKE_BUILD_DIR") or ROOT / "build" / "cmake")
@@ -148,13 +156,10 @@ def build(request: BuildRequest) -> None:
     jobs = os.environ.get("NVTE_BUILD_MAX_JOBS") or os.environ.get("MAX_JOBS")
     environment = os.environ | {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
     cmake = require_tool("cmake")
-    commands = [
-        configure_arguments(request, build_dir),
-        [cmake, "--build", str(build_dir), "-j", jobs or str(os.cpu_count() or 1)],
-        [cmake, "--install", str(build_dir)],
-    ]
-    for command in commands:
-        subprocess.check_call(command, env=environment)
+    _run_quietly(configure_arguments(request, build_dir))
+    command = [cmake, "--build", str(build_dir), "-j", jobs or str(os.cpu_count() or 1)]
+    subprocess.check_call(command, env=environment)
+    _run_quietly([cmake, "--install", str(build_dir)])
 
 
 def main() -> None:
