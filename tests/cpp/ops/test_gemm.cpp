@@ -36,8 +36,7 @@ std::vector<Implementation> implementations() {
   const auto always = [](const te::GemmArgs&, const te::Context&) { return true; };
   std::vector<Implementation> all;
   all.push_back({"gemm", always, te::gemm});
-  all.push_back({"reference", always,
-                 [](const te::GemmArgs& args, const te::Context&) { te::reference::gemm(args); }});
+  all.push_back({"reference", always, te::reference::gemm});
   for (const auto& [isa, table] : TE_TABLES_OF(te::cpu::GemmKernels, gemm_kernels)) {
     all.push_back({std::string("packed ") + isa, always,
                    [table](const te::GemmArgs& args, const te::Context& context) {

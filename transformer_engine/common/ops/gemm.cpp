@@ -137,14 +137,12 @@ void run_framework(const GemmArgs& args, const Context& context) {
   }
 }
 
-void run_reference(const GemmArgs& args, const Context& /*context*/) { reference::gemm(args); }
-
 constexpr Candidate<GemmArgs> kCandidates[] = {
     {"cpu skinny", cpu_only<cpu::gemm_skinny_refusal>, cpu::gemm_skinny},
     {"cpu framework", cpu_only<framework_refusal>, run_framework},
     {"cpu packed", refuse_unless_cpu<GemmArgs>, cpu::gemm_packed},
     cuda::kCandidate<GemmArgs>,
-    {"reference", refuse_unless_cpu<GemmArgs>, run_reference},
+    {"reference", refuse_unless_cpu<GemmArgs>, reference::gemm},
 };
 
 }  // namespace

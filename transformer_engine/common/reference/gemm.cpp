@@ -6,39 +6,15 @@
 #include <vector>
 
 #include "core/gemm_shape.h"
-#include "numerics/half.h"
-#include "numerics/minifloat.h"
+#include "reference/cast.h"
 
 namespace transformer_engine::reference {
 
 namespace {
 
 float read(const TensorView& view, int64_t index) {
-  switch (view.dtype) {
-    case DType::kFloat16:
-      return numerics::float_from_fp16(static_cast<const uint16_t*>(view.data)[index]);
-    case DType::kBFloat16:
-      return numerics::float_from_bf16(static_cast<const uint16_t*>(view.data)[index]);
-    case DType::kFloat8E4M3:
-      return numerics::decode<numerics::E4M3>(static_cast<const uint8_t*>(view.data)[index]);
-    case DType::kFloat8E5M2:
-      return numerics::decode<numerics::E5M2>(static_cast<const uint8_t*>(view.data)[index]);
-    default:
-      return static_cast<const float*>(view.data)[index];
-  }
-}
-
-void write(const TensorView& view, int64_t index, float value) {
-  switch (view.dtype) {
-    case DType::kFloat16:
-      static_cast<uint16_t*>(view.data)[index] = numerics::fp16_from_float(value);
-      break;
-    case DType::kBFloat16:
-      static_cast<uint16_t*>(view.data)[index] = numerics::bf16_from_float(value);
-      break;
-    default:
-      static_cast<float*>(view.data)[index] = value;
-  }
+  return is_fp8(view.dtype) ? decode_fp8(view.dtype, static_cast<const uint8_t*>(view.data)[index])
+                            : load_float(view, index);
 }
 
 // op(operand) as [rows, k] doubles.
@@ -66,7 +42,7 @@ void finish(const GemmArgs& args, int64_t index, int64_t column, float value) {
     value += read(args.bias, column);
   }
   if (args.pre_epilogue.is_wanted()) {
-    write(args.pre_epilogue, index, value);
+    store_float(args.pre_epilogue, index, value);
   }
   if (args.epilogue == GemmEpilogue::kGELU) {
     value = gelu(value);
@@ -74,12 +50,12 @@ void finish(const GemmArgs& args, int64_t index, int64_t column, float value) {
   if (args.accumulate) {
     value += read(args.d, index);
   }
-  write(args.d, index, value);
+  store_float(args.d, index, value);
 }
 
 }  // namespace
 
-void gemm(const GemmArgs& args) {
+void gemm(const GemmArgs& args, const Context& /*context*/) {
   const auto [m, n, k] = gemm_shape(args);
   const std::vector<double> a = widen(args.a);
   const std::vector<double> b = widen(args.b);

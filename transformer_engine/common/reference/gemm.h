@@ -9,6 +9,6 @@
 
 namespace transformer_engine::reference {
 
-void gemm(const GemmArgs& args);
+void gemm(const GemmArgs& args, const Context& context);
 
 }  // namespace transformer_engine::reference

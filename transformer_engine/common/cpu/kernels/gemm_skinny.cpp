@@ -123,7 +123,8 @@ __attribute__((noinline)) void multiply_group(const float* a, const T* b, int64_
   Vf words[kRows][kVectors];
   // The same place in the rows that come next, or some after that where rows are short. The
   // processor's own prefetcher stops at pages, which a row of FP8 hardly fills.
-  const int64_t ahead = kRowsSideBySide * (k > kMinAhead ? k : kMinAhead / k * k);
+  const int64_t rows_ahead = k > 0 && k < kMinAhead ? kMinAhead / k : 1;
+  const int64_t ahead = kRowsSideBySide * rows_ahead * k;
   int64_t i = 0;
   for (; i + Reader<T>::kElements <= k; i += Reader<T>::kElements) {
 #pragma GCC unroll 4
