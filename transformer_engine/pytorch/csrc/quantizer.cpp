@@ -67,8 +67,8 @@ void Float8Quantizer::update(const at::Tensor& input, const Destination& destina
   QuantizeArgs args;
   args.input = matrix_view(input);
   args.output = output_views(destination, fp8_dtype, args.input.rows, args.input.cols);
-  const bool is_replay = replay_scale.defined();
-  args.output.scale = float_data(is_replay ? replay_scale : scale, "quantize: scale");
+  const bool is_replay = replay_scale_.defined();
+  args.output.scale = float_data(is_replay ? replay_scale_ : scale, "quantize: scale");
   args.output.amax = is_replay ? nullptr : float_data(amax, "quantize: amax");
   args.noop = destination.noop;
   transformer_engine::quantize(args, context_for(input));
@@ -83,8 +83,8 @@ bool Float8Quantizer::fused_output(const Destination& destination, QuantizedOutp
   const int64_t cols = destination.data.size(-1);
   *output =
       output_views(destination, fp8_dtype, cols == 0 ? 0 : destination.data.numel() / cols, cols);
-  const bool is_replay = replay_scale.defined();
-  output->scale = data_or_null(is_replay ? replay_scale : scale);
+  const bool is_replay = replay_scale_.defined();
+  output->scale = data_or_null(is_replay ? replay_scale_ : scale);
   output->amax = is_replay ? nullptr : data_or_null(amax);
   return true;
 }

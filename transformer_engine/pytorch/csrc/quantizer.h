@@ -31,6 +31,10 @@ class Quantizer {
   // depends on the finished tensor. The destination's data and scale_inv must be defined.
   virtual bool fused_output(const Destination& destination, QuantizedOutput* output) = 0;
 
+  // A recomputation repeats a cast of the past: with the scale of then ([1]), and without observing
+  // the tensor again. An undefined tensor ends it. Formats without state ignore it.
+  virtual void set_replay_scale(const at::Tensor& /*scale*/) {}
+
   // Allocates and fills a rowwise copy with the shape of `input` (contiguous).
   Operand quantize(const at::Tensor& input);
   Operand make_operand(at::IntArrayRef sizes, c10::Device device) const;
@@ -51,10 +55,12 @@ class Float8Quantizer : public Quantizer {
   void calibrate(const at::Tensor& input) override;
   bool fused_output(const Destination& destination, QuantizedOutput* output) override;
 
+  void set_replay_scale(const at::Tensor& scale_then) override { replay_scale_ = scale_then; }
+
   at::Tensor scale, amax;
-  // Recomputation repeats a cast of the past: with the scale of then, and without counting amax
-  // twice.
-  at::Tensor replay_scale;  // [1], undefined outside a replay
+
+ private:
+  at::Tensor replay_scale_;  // [1], undefined outside a replay
 };
 
 // Current scaling: the scale comes from the tensor itself.

@@ -1,0 +1,105 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quantization state that every forward reads: the recipe in force (autocast), the delayed-scaling
+// buffers of each module and their end-of-step update. Python sees it through
+// transformer_engine/pytorch/quantization.py.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <transformer_engine/cast.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "python_ref.h"
+
+namespace transformer_engine::pytorch {
+
+// What native code needs of a Python recipe. Immutable; equal recipes share one object, so pointers
+// compare recipes.
+struct Recipe {
+  bool is_delayed = false;
+  std::string name;  // for messages
+  float margin = 0.0F;
+  AmaxComputeAlgo amax_algo = AmaxComputeAlgo::kMax;
+  bool has_python_update =
+      false;  // a user callable computes amax or scale, or NVTE_UNFUSED_FP8_UPDATE is set
+  std::shared_ptr<const PythonRef> python_recipe;  // for those callables
+};
+
+// The autocast region of this thread. A plain value: regions save and restore it whole.
+struct AutocastState {
+  bool enabled = false;
+  bool calibrating = false;
+  bool is_graph = false;      // inside a graph capture: no end-of-step update
+  bool reduces_amax = false;  // delayed scaling over a process group of more than one rank
+  bool first_module = false;  // the next quantized module owns the backward update
+  std::shared_ptr<const Recipe> recipe;  // null when Python has not been asked for a default yet
+  std::shared_ptr<const PythonRef> recipe_object;
+  std::shared_ptr<const PythonRef> group;
+
+  bool is_quantizing() const { return enabled || calibrating; }
+};
+AutocastState& autocast_state();
+int autocast_depth();
+
+void autocast_enter(AutocastState next);
+// Restores the state before the matching enter; at the outermost exit of an enabled region with
+// grad mode on, runs the forward update. RuntimeError without a matching enter.
+void autocast_exit();
+
+// Delayed-scaling buffers of one direction of one module, and when they were last advanced.
+class DelayedScalingState : public std::enable_shared_from_this<DelayedScalingState> {
+ public:
+  // scale [n], amax_history [length, n], FP32, contiguous, same device.
+  DelayedScalingState(at::Tensor scale, at::Tensor amax_history,
+                      std::shared_ptr<const Recipe> recipe, bool is_forward, float fp8_max);
+
+  void mark_used();  // an amax was (or will be) written in this step
+  // Counts an update and keeps the scales it replaces where a recomputation may ask for them.
+  void begin_update();
+  // Rolls the history and computes the new scales; `reduced_amax` [n] replaces row 0 when defined.
+  void update(const at::Tensor& reduced_amax = {});
+
+  // The scales a forward of the past used; ValueError when that is too long ago.
+  at::Tensor scale_at(uint64_t version) const;
+
+  at::Tensor scale, amax_history;
+  std::shared_ptr<const Recipe> recipe;
+  std::shared_ptr<const PythonRef> group;  // of the last region that used it
+  bool is_forward;
+  bool reduces_amax = false;
+  float fp8_max;
+  uint64_t version = 0;            // number of updates so far
+  bool keeps_past_scales = false;  // a forward since the last update may be recomputed
+
+ private:
+  friend void update_delayed_scaling(bool is_forward);
+  bool is_marked_ = false;
+  std::deque<std::pair<uint64_t, at::Tensor>> past_scales_;
+};
+
+// Makes `state` known to reductions over process groups: every rank must reduce the same set in the
+// same order. Held weakly.
+void register_delayed_scaling(const std::shared_ptr<DelayedScalingState>& state);
+// End of a step: advances every state of that direction that was used since the last call.
+void update_delayed_scaling(bool is_forward);
+std::vector<std::shared_ptr<DelayedScalingState>> registered_delayed_scaling(bool is_forward);
+void reset_quantization_state();  // fresh state for this thread; forgets registrations
+
+// Called (with the GIL) for states whose update needs Python: user callables and process groups.
+// Arguments: list of states, is_forward.
+void set_python_update(PythonRef callable);
+
+// True while this thread executes a backward graph: a module forward is then a recomputation.
+bool is_in_backward();
+// Sequence number of the backward node being executed.
+uint64_t running_node_sequence();
+// True when the forward now running may be repeated by activation recomputation.
+bool may_be_recomputed();
+
+}  // namespace transformer_engine::pytorch

@@ -1,0 +1,228 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include "step_module.h"
+
+#include <transformer_engine/error.h>
+
+#include <array>
+#include <exception>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace transformer_engine::pytorch {
+
+namespace {
+
+struct StepModuleObject {
+  PyObject_HEAD PyObject* step;  // the Python wrapper of `native`, or null before the first forward
+  Step* native;
+};
+
+// Interned names and torch's own objects, looked up once.
+struct Names {
+  PyObject* forward = PyUnicode_InternFromString("forward");
+  PyObject* make_step = PyUnicode_InternFromString("_make_step");
+  PyObject* compiled_call = PyUnicode_InternFromString("_compiled_call_impl");
+  std::array<PyObject*, 4> hooks = {PyUnicode_InternFromString("_backward_hooks"),
+                                    PyUnicode_InternFromString("_backward_pre_hooks"),
+                                    PyUnicode_InternFromString("_forward_hooks"),
+                                    PyUnicode_InternFromString("_forward_pre_hooks")};
+  std::array<PyObject*, 4> global_hooks{};
+  PyObject* module_call = nullptr;  // torch.nn.Module.__call__
+  // Functions that do nothing but call the step: a class whose `forward` is one of them may skip
+  // it.
+  std::vector<PyObject*> native_forwards;
+};
+
+Names& names() {
+  static auto* const instance = [] {
+    auto* made = new Names;
+    const py::module_ module = py::module_::import("torch.nn.modules.module");
+    const char* const globals[] = {"_global_backward_pre_hooks", "_global_backward_hooks",
+                                   "_global_forward_hooks", "_global_forward_pre_hooks"};
+    for (size_t i = 0; i < made->global_hooks.size(); ++i) {
+      made->global_hooks[i] = py::object(module.attr(globals[i])).release().ptr();
+    }
+    made->module_call = py::object(module.attr("Module").attr("__call__")).release().ptr();
+    return made;
+  }();
+  return *instance;
+}
+
+bool is_empty_mapping(PyObject* object) {
+  return object != nullptr && PyDict_Check(object) && PyDict_GET_SIZE(object) == 0;
+}
+
+// True when calling `self` means exactly: run its step.
+bool takes_fast_path(PyObject* self, PyObject* attributes) {
+  const Names& known = names();
+  for (PyObject* const name : known.hooks) {
+    if (!is_empty_mapping(PyDict_GetItemWithError(attributes, name))) {
+      return false;
+    }
+  }
+  for (PyObject* const hooks : known.global_hooks) {
+    if (PyDict_GET_SIZE(hooks) != 0) {
+      return false;
+    }
+  }
+  if (PyDict_GetItemWithError(attributes, known.compiled_call) != nullptr ||
+      PyDict_GetItemWithError(attributes, known.forward) != nullptr) {
+    return false;
+  }
+  PyObject* const forward = _PyType_Lookup(Py_TYPE(self), known.forward);
+  for (PyObject* const native : known.native_forwards) {
+    if (forward == native) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Borrowed reference to the instance dictionary.
+PyObject* instance_dict(PyObject* self) {
+  PyObject** const slot = _PyObject_GetDictPtr(self);
+  if (slot != nullptr && *slot != nullptr) {
+    return *slot;
+  }
+  PyObject* const made = PyObject_GenericGetDict(self, nullptr);  // materialises it
+  Py_XDECREF(made);                                               // the instance keeps it alive
+  return made;
+}
+
+PyObject* run_step(StepModuleObject* self, PyObject* args, PyObject* kwargs) {
+  auto* const module = reinterpret_cast<PyObject*>(self);
+  if (self->native == nullptr) {
+    PyObject* const made = PyObject_CallMethodNoArgs(module, names().make_step);
+    if (made == nullptr || PyObject_SetAttrString(module, "_step", made) != 0) {
+      Py_XDECREF(made);
+      return nullptr;
+    }
+    Py_DECREF(made);
+  }
+  PyObject* const keep_alive = self->step;  // a forward may replace its own step
+  Py_INCREF(keep_alive);
+  PyObject* const result = self->native->call(module, args, kwargs);
+  Py_DECREF(keep_alive);
+  return result;
+}
+
+PyObject* step_module_call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  PyObject* const attributes = instance_dict(self);
+  if (attributes == nullptr) {
+    return nullptr;
+  }
+  if (takes_fast_path(self, attributes)) {
+    return run_step(reinterpret_cast<StepModuleObject*>(self), args, kwargs);
+  }
+  const Py_ssize_t count = PyTuple_GET_SIZE(args);
+  PyObject* const with_self = PyTuple_New(count + 1);
+  if (with_self == nullptr) {
+    return nullptr;
+  }
+  Py_INCREF(self);
+  PyTuple_SET_ITEM(with_self, 0, self);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const item = PyTuple_GET_ITEM(args, i);
+    Py_INCREF(item);
+    PyTuple_SET_ITEM(with_self, i + 1, item);
+  }
+  PyObject* const result = PyObject_Call(names().module_call, with_self, kwargs);
+  Py_DECREF(with_self);
+  return result;
+}
+
+PyObject* step_module_run_step(PyObject* self, PyObject* args, PyObject* kwargs) {
+  return run_step(reinterpret_cast<StepModuleObject*>(self), args, kwargs);
+}
+
+PyObject* get_step(PyObject* self, void* /*closure*/) {
+  PyObject* const step = reinterpret_cast<StepModuleObject*>(self)->step;
+  return Py_NewRef(step != nullptr ? step : Py_None);
+}
+
+int set_step(PyObject* self_object, PyObject* value, void* /*closure*/) {
+  auto* const self = reinterpret_cast<StepModuleObject*>(self_object);
+  Step* native = nullptr;
+  if (value == Py_None) {
+    value = nullptr;
+  }
+  if (value != nullptr) {
+    try {
+      native = py::handle(value).cast<Step*>();
+    } catch (const std::exception&) {
+      PyErr_Format(PyExc_TypeError,
+                   "StepModule._step: value has type %s; a native step or None is required.",
+                   Py_TYPE(value)->tp_name);
+      return -1;
+    }
+  }
+  PyObject* const old = self->step;
+  self->step = Py_XNewRef(value);
+  self->native = native;
+  Py_XDECREF(old);
+  return 0;
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(reinterpret_cast<StepModuleObject*>(self)->step);
+  return 0;
+}
+
+int clear(PyObject* self) {
+  reinterpret_cast<StepModuleObject*>(self)->native = nullptr;
+  Py_CLEAR(reinterpret_cast<StepModuleObject*>(self)->step);
+  return 0;
+}
+
+void deallocate(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  clear(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyMethodDef methods[] = {
+    {"_run_step", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(step_module_run_step)),
+     METH_VARARGS | METH_KEYWORDS, "Run the module's native step with forward's arguments."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef properties[] = {
+    {"_step", get_step, set_step,
+     "The native step, or None before the first forward; None drops it.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(step_module_call)},
+                       {Py_tp_methods, methods},
+                       {Py_tp_getset, properties},
+                       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                       {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                       {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
+                       {0, nullptr}};
+
+PyType_Spec spec = {"transformer_engine_torch.StepModule", sizeof(StepModuleObject), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+
+}  // namespace
+
+void bind_step_module(py::module_& m) {
+  py::class_<Step, std::shared_ptr<Step>>(m, "Step", "A module's native forward; see StepModule.");
+  PyObject* const type = PyType_FromSpec(&spec);
+  if (type == nullptr) {
+    throw py::error_already_set();
+  }
+  m.add_object("StepModule", type);
+  m.def(
+      "register_native_forward",
+      [](const py::function& forward) {
+        names().native_forwards.push_back(Py_NewRef(forward.ptr()));
+      },
+      py::arg("forward"),
+      "Declare that this class function `forward` does nothing but call self._run_step; calls may "
+      "then skip it.");
+}
+
+}  // namespace transformer_engine::pytorch
