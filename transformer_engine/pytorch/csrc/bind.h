@@ -8,11 +8,11 @@
 
 namespace transformer_engine::pytorch {
 
-void bind_activation(pybind11::module_& m);
 void bind_cast(pybind11::module_& m);
 void bind_gemm(pybind11::module_& m);
-void bind_norm(pybind11::module_& m);
 void bind_quantizer(pybind11::module_& m);
+void bind_state(pybind11::module_& m);
+void bind_steps(pybind11::module_& m);
 void bind_report(pybind11::module_& m);
 
 }  // namespace transformer_engine::pytorch

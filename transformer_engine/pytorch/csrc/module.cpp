@@ -6,6 +6,7 @@
 #include <transformer_engine/error.h>
 
 #include "bind.h"
+#include "step_module.h"
 
 namespace {
 
@@ -30,10 +31,11 @@ PYBIND11_MODULE(transformer_engine_torch, m) {
   register_error<transformer_engine::TypeError>(PyExc_TypeError);
   register_error<transformer_engine::RuntimeError>(PyExc_RuntimeError);
   register_error<transformer_engine::NotImplementedError>(PyExc_NotImplementedError);
-  transformer_engine::pytorch::bind_activation(m);
   transformer_engine::pytorch::bind_cast(m);
   transformer_engine::pytorch::bind_gemm(m);
-  transformer_engine::pytorch::bind_norm(m);
   transformer_engine::pytorch::bind_report(m);
   transformer_engine::pytorch::bind_quantizer(m);
+  transformer_engine::pytorch::bind_state(m);
+  transformer_engine::pytorch::bind_step_module(m);
+  transformer_engine::pytorch::bind_steps(m);
 }

@@ -1,0 +1,163 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+#include <transformer_engine/error.h>
+
+#include "bind.h"
+#include "steps/linear_step.h"
+#include "steps/norm_mlp_step.h"
+#include "steps/norm_step.h"
+
+namespace py = pybind11;
+
+namespace transformer_engine::pytorch {
+
+namespace {
+
+std::vector<Name> names_of(const std::vector<std::string>& texts) {
+  return {texts.begin(), texts.end()};
+}
+
+std::shared_ptr<QuantizerSet> make_quantizer_set(
+    std::shared_ptr<Recipe> recipe, std::vector<std::shared_ptr<Quantizer>> forward,
+    std::vector<std::shared_ptr<Quantizer>> backward,
+    std::shared_ptr<DelayedScalingState> forward_state,
+    std::shared_ptr<DelayedScalingState> backward_state) {
+  TE_CHECK(forward.size() % 3 == 0 && backward.size() == forward.size() / 3 * 2,
+           "QuantizerSet: ", forward.size(), " forward and ", backward.size(),
+           " backward quantizers; 3 and 2 per GEMM are required.");
+  return std::make_shared<QuantizerSet>(QuantizerSet{.recipe = std::move(recipe),
+                                                     .forward = std::move(forward),
+                                                     .backward = std::move(backward),
+                                                     .forward_state = std::move(forward_state),
+                                                     .backward_state = std::move(backward_state)});
+}
+
+py::list run_delayed_wgrads(ModuleStep& step) {
+  py::list results;
+  for (LinearPart* const linear : step.linear_parts()) {
+    TensorList gradients, weights;
+    {
+      const py::gil_scoped_release no_gil;
+      std::tie(gradients, weights) = run_delayed_wgrad(*linear);
+    }
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const py::object gradient = gradients[i].defined() ? py::cast(gradients[i]) : py::none();
+      results.append(py::make_tuple(weights[i], gradient));
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+void bind_steps(py::module_& m) {
+  py::class_<QuantizerSet, std::shared_ptr<QuantizerSet>>(
+      m, "QuantizerSet", "The quantizers of one module for one recipe.")
+      .def(py::init(&make_quantizer_set), py::arg("recipe"), py::arg("forward"),
+           py::arg("backward"), py::arg("forward_state") = nullptr,
+           py::arg("backward_state") = nullptr)
+      .def_readonly("forward_state", &QuantizerSet::forward_state)
+      .def_readonly("backward_state", &QuantizerSet::backward_state);
+
+  py::class_<NormSpec>(m, "NormSpec")
+      .def(py::init([](std::string label, bool is_rmsnorm, const std::string& weight_name,
+                       const std::string& bias_name, int64_t hidden, float epsilon,
+                       bool zero_centered_gamma) {
+             return NormSpec{.label = std::move(label),
+                             .kind = is_rmsnorm ? NormKind::kRMSNorm : NormKind::kLayerNorm,
+                             .weight_name = weight_name,
+                             .bias_name = bias_name,
+                             .hidden = hidden,
+                             .epsilon = epsilon,
+                             .zero_centered_gamma = zero_centered_gamma};
+           }),
+           py::kw_only(), py::arg("label"), py::arg("is_rmsnorm"), py::arg("weight_name"),
+           py::arg("bias_name"), py::arg("hidden"), py::arg("epsilon"),
+           py::arg("zero_centered_gamma"));
+
+  py::class_<LinearSpec>(m, "LinearSpec")
+      .def(py::init([](std::string label, const std::vector<std::string>& weight_names,
+                       const std::vector<std::string>& bias_names, int64_t in_features,
+                       int64_t out_features, int gemm, bool fuse_wgrad_accumulation,
+                       bool delay_wgrad_compute) {
+             return LinearSpec{.label = std::move(label),
+                               .weight_names = names_of(weight_names),
+                               .bias_names = names_of(bias_names),
+                               .in_features = in_features,
+                               .out_features = out_features,
+                               .gemm = gemm,
+                               .fuse_wgrad_accumulation = fuse_wgrad_accumulation,
+                               .delay_wgrad_compute = delay_wgrad_compute};
+           }),
+           py::kw_only(), py::arg("label"), py::arg("weight_names"), py::arg("bias_names"),
+           py::arg("in_features"), py::arg("out_features"), py::arg("gemm") = 0,
+           py::arg("fuse_wgrad_accumulation") = false, py::arg("delay_wgrad_compute") = false);
+
+  py::class_<ModuleStep, Step, std::shared_ptr<ModuleStep>>(m, "ModuleStep")
+      .def(
+          "set_quantizers",
+          [](ModuleStep& self, std::shared_ptr<QuantizerSet> set) {
+            self.set_quantizers(std::move(set));
+          },
+          py::arg("quantizers"))
+      .def_property_readonly("was_quantized", &ModuleStep::was_quantized)
+      .def_property_readonly("was_calibrating", &ModuleStep::was_calibrating)
+      .def("run_delayed_wgrads", &run_delayed_wgrads,
+           "Run the oldest delayed weight gradient of each linear layer: list of (weight, gradient "
+           "| None).");
+
+  py::class_<LinearStep, ModuleStep, std::shared_ptr<LinearStep>>(m, "LinearStep")
+      .def(py::init([](std::string name, LinearSpec linear, std::optional<NormSpec> norm,
+                       bool return_bias, bool return_layernorm_output, bool save_original_input) {
+             return std::make_shared<LinearStep>(
+                 LinearStepSpec{.name = std::move(name),
+                                .linear = std::move(linear),
+                                .norm = std::move(norm),
+                                .return_bias = return_bias,
+                                .return_layernorm_output = return_layernorm_output,
+                                .save_original_input = save_original_input});
+           }),
+           py::kw_only(), py::arg("name"), py::arg("linear"), py::arg("norm") = py::none(),
+           py::arg("return_bias") = false, py::arg("return_layernorm_output") = false,
+           py::arg("save_original_input") = false);
+
+  py::class_<NormStep, ModuleStep, std::shared_ptr<NormStep>>(m, "NormStep")
+      .def(py::init([](NormSpec norm, std::vector<int64_t> normalized_shape) {
+             return std::make_shared<NormStep>(NormStepSpec{
+                 .norm = std::move(norm), .normalized_shape = std::move(normalized_shape)});
+           }),
+           py::kw_only(), py::arg("norm"), py::arg("normalized_shape"));
+
+  py::class_<NormMLPStep, ModuleStep, std::shared_ptr<NormMLPStep>>(m, "NormMLPStep")
+      .def(py::init([](std::string name, NormSpec norm, LinearSpec fc1, LinearSpec fc2,
+                       int activation, const std::map<std::string, float>& params, bool return_bias,
+                       bool return_layernorm_output, bool recomputes) {
+             NormMLPStepSpec spec{.name = std::move(name),
+                                  .norm = std::move(norm),
+                                  .fc1 = std::move(fc1),
+                                  .fc2 = std::move(fc2),
+                                  .activation = static_cast<ActivationKind>(activation),
+                                  .activation_params = {},
+                                  .return_bias = return_bias,
+                                  .return_layernorm_output = return_layernorm_output,
+                                  .recomputes = recomputes};
+             const auto read = [&](const char* key, float* value) {
+               if (const auto found = params.find(key); found != params.end()) {
+                 *value = found->second;
+               }
+             };
+             read("limit", &spec.activation_params.limit);
+             read("alpha", &spec.activation_params.alpha);
+             read("glu_linear_offset", &spec.activation_params.glu_linear_offset);
+             return std::make_shared<NormMLPStep>(std::move(spec));
+           }),
+           py::kw_only(), py::arg("name"), py::arg("norm"), py::arg("fc1"), py::arg("fc2"),
+           py::arg("activation"), py::arg("activation_params") = std::map<std::string, float>(),
+           py::arg("return_bias") = false, py::arg("return_layernorm_output") = false,
+           py::arg("recomputes") = false);
+}
+
+}  // namespace transformer_engine::pytorch

@@ -1,0 +1,146 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// One linear layer inside a step: its parameters as they are now, its three GEMMs, and where its
+// weight gradient goes.
+//   fprop  y  = x W^T + b      dgrad  dx = dy W      wgrad  dW = dy^T x
+#pragma once
+
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "operand.h"
+#include "steps/module_step.h"
+#include "steps/saved_operand.h"
+
+namespace transformer_engine::pytorch {
+
+using TensorList = c10::SmallVector<at::Tensor, 3>;
+
+// What a linear layer knows before it sees a tensor.
+struct LinearSpec {
+  std::string label;  // "Linear.forward", for messages
+  std::vector<Name> weight_names;
+  std::vector<Name> bias_names;  // empty without bias
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  int gemm = 0;  // index of its quantizer slots
+  bool fuse_wgrad_accumulation = false;
+  bool delay_wgrad_compute = false;
+};
+
+// The parameters read for one call.
+struct LinearParameters {
+  TensorList weights;  // [out_i, in] each
+  TensorList biases;   // [out_i] each
+  bool weight_requires_grad = false;
+  bool bias_requires_grad = false;
+};
+
+// Everything a weight gradient needs; also what delay_wgrad_compute puts aside.
+struct WgradTask {
+  Operand grad_output;  // [m, out]
+  Operand input;        // [m, in]
+  TensorList weights;
+  bool overwrites_main_grad = false;
+};
+
+// First in, first out.
+struct WgradStore {
+  std::deque<WgradTask> tasks;
+};
+
+class LinearPart {
+ public:
+  explicit LinearPart(LinearSpec spec) : spec_(std::move(spec)) {}
+  const LinearSpec& spec() const { return spec_; }
+  bool has_bias() const { return !spec_.bias_names.empty(); }
+
+  // Reads the module's parameters (GIL held). TypeError when one has another dtype than `required`
+  // (nothing is required of them under torch.autocast).
+  LinearParameters read_parameters(PyObject* module, std::optional<at::ScalarType> required) const;
+
+  // The weight as fprop and dgrad read it: quantized (cached when `is_first_microbatch` has a
+  // value) or of `dtype`.
+  Operand weight_operand(const CallState& state, const LinearParameters& parameters,
+                         std::optional<bool> is_first_microbatch, at::ScalarType dtype);
+
+  WgradStore& wgrad_store() { return wgrad_store_; }
+
+ private:
+  struct WeightCache {
+    Operand operand;
+    const void* quantizers = nullptr;
+    const void* data = nullptr;
+    uint32_t version = 0;
+  };
+
+  LinearSpec spec_;
+  WeightCache cache_;
+  WgradStore wgrad_store_;
+};
+
+// One tensor over all parts along dimension 0: a view where they lie next to each other in memory,
+// a copy otherwise.
+at::Tensor concatenate(const TensorList& parts);
+// [product of leading dimensions, last]; a view.
+at::Tensor as_matrix(const at::Tensor& tensor);
+at::Tensor as_dtype(const at::Tensor& tensor, at::ScalarType dtype);
+
+// D (+)= op(a) op(b)^T (+ bias), see gemm.h; d is [m, n].
+struct GemmFlags {
+  bool a_is_transposed = false;
+  bool b_is_transposed = false;
+  bool accumulate = false;
+};
+void run_gemm(const Operand& a, const Operand& b, const GemmFlags& flags, const at::Tensor& bias,
+              const at::Tensor& d);
+
+at::Tensor fprop(const Operand& input, const Operand& weight, const at::Tensor& bias,
+                 at::ScalarType dtype);
+// `addend` [m, in] is added before rounding when defined (and may be overwritten).
+at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarType dtype,
+                 const at::Tensor& addend);
+
+// grad_output [m, out] as an operand for dgrad and wgrad, and the bias gradient in the same pass
+// when asked for.
+Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& grad_output,
+                            bool needs_operand, at::Tensor* grad_bias);
+
+// Runs a weight gradient: into main_grad when `fuse` (the result is then undefined, or a
+// placeholder for frameworks that asked for one), else one new tensor per weight.
+TensorList run_wgrad(const WgradTask& task, bool fuse);
+
+// Runs the oldest delayed weight gradient of the layer: (gradients, weights), one each; undefined
+// where the gradient went into main_grad. RuntimeError when there is none.
+std::pair<TensorList, TensorList> run_delayed_wgrad(LinearPart& linear);
+
+// The saved half of a linear layer inside a node.
+struct SavedLinear {
+  SavedOperand input;  // when the weight needs a gradient
+  SavedOperand
+      weight;  // when dgrad is needed and reads something else than the parameters themselves
+  std::vector<torch::autograd::SavedVariable> weights;  // the parameters, when dgrad reads them
+  TensorList targets;  // the parameters a weight gradient is for; their values are not read
+  bool weight_is_parameter = false;
+
+  void save_weight(const Operand& operand, const LinearParameters& parameters, bool needs_dgrad,
+                   at::ScalarType dtype);
+  Operand unpack_weight(torch::autograd::Node* node) const;
+  void reset();
+};
+
+// (data, scale_inv, dtype) of a quantized parameter or input; TypeError when it is another kind of
+// tensor subclass.
+Operand read_quantized(const at::Tensor& tensor, const char* what);
+// The plain tensor a quantized one stands for.
+at::Tensor dequantize_python(const at::Tensor& tensor, at::ScalarType dtype);
+
+}  // namespace transformer_engine::pytorch

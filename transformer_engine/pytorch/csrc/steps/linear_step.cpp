@@ -1,0 +1,366 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include "steps/linear_step.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <transformer_engine/error.h>
+
+#include "steps/node_support.h"
+
+namespace py = pybind11;
+using torch::autograd::variable_list;
+
+namespace transformer_engine::pytorch {
+
+namespace {
+
+// Edges: inp, [gamma, [beta]], weights, biases. Outputs: y, [layernorm output].
+struct LinearNode : public torch::autograd::Node {
+  variable_list apply(variable_list&& grads) override;
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    linear_saved.reset();
+    norm_saved.reset();
+  }
+  std::string name() const override {
+    return norm.has_value() ? "LayerNormLinearBackward" : "LinearBackward";
+  }
+
+  size_t first_weight() const { return norm.has_value() ? (norm_saved.has_beta ? 3 : 2) : 1; }
+  bool any_wanted(size_t begin, size_t end) const {
+    for (size_t i = begin; i < end; ++i) {
+      if (task_should_compute_output(i)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::shared_ptr<LinearPart> linear;  // for delayed weight gradients
+  std::optional<NormSpec> norm;
+  CallState state;
+  SavedLinear linear_saved;
+  SavedNorm norm_saved;
+  TensorList biases;  // their shapes and dtypes only
+  c10::SmallVector<int64_t, 4> input_sizes, output_sizes;
+  at::ScalarType input_dtype = at::kFloat;
+  at::ScalarType dtype = at::kFloat;  // of the activations
+  size_t weight_count = 0;
+  bool overwrites_main_grad = false;
+  bool quantizes_grad_input = false;
+
+ private:
+  struct Wanted {
+    bool input, norm, weight, bias;
+  };
+  void add_bias_gradients(const at::Tensor& grad_bias, variable_list* result) const;
+  void add_weight_gradients(WgradTask task, variable_list* result) const;
+  void add_input_gradients(const at::Tensor& grad_input, const Wanted& wanted,
+                           variable_list* result) const;
+};
+
+void LinearNode::add_bias_gradients(const at::Tensor& grad_bias, variable_list* result) const {
+  int64_t offset = 0;
+  for (size_t i = 0; i < biases.size(); ++i) {
+    (*result)[first_weight() + weight_count + i] =
+        biases.size() == 1 ? grad_bias.view(biases[i].sizes())
+                           : grad_bias.narrow(0, offset, biases[i].numel());
+    offset += biases[i].numel();
+  }
+}
+
+void LinearNode::add_weight_gradients(WgradTask task, variable_list* result) const {
+  const LinearSpec& spec = linear->spec();
+  if (spec.delay_wgrad_compute) {
+    linear->wgrad_store().tasks.push_back(std::move(task));
+    return;
+  }
+  const TensorList gradients = run_wgrad(task, spec.fuse_wgrad_accumulation);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    (*result)[first_weight() + i] = gradients[i];
+  }
+}
+
+void LinearNode::add_input_gradients(const at::Tensor& grad_input, const Wanted& wanted,
+                                     variable_list* result) const {
+  at::Tensor gradient = grad_input;
+  if (norm.has_value()) {
+    NormGradients gradients =
+        norm_backward(*norm, norm_saved, grad_input,
+                      {.input = wanted.input,
+                       .gamma = task_should_compute_output(1),
+                       .beta = norm_saved.has_beta && task_should_compute_output(2)});
+    gradient = gradients.input;
+    (*result)[1] = gradients.gamma;
+    if (norm_saved.has_beta) {
+      (*result)[2] = gradients.beta;
+    }
+  }
+  if (!wanted.input) {
+    return;
+  }
+  if (quantizes_grad_input && state.is_quantized) {
+    const auto& quantizer = state.quantizers->backward[2 * linear->spec().gemm + 1];
+    (*result)[0] =
+        make_quantized_tensor(quantizer->quantize(gradient), input_sizes, input_dtype, quantizer);
+    return;
+  }
+  (*result)[0] = as_dtype(gradient.dim() == static_cast<int64_t>(input_sizes.size())
+                              ? gradient
+                              : gradient.view(input_sizes),
+                          input_dtype);
+}
+
+variable_list LinearNode::apply(variable_list&& grads) {
+  variable_list result(num_outputs());
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const PlainOperators plain;
+    const size_t weights_end = first_weight() + weight_count;
+    Wanted wanted{.input = task_should_compute_output(0),
+                  .norm = any_wanted(1, first_weight()),
+                  .weight = any_wanted(first_weight(), weights_end),
+                  .bias = any_wanted(weights_end, num_outputs())};
+    const bool needs_dgrad = wanted.input || wanted.norm;
+    const at::Tensor grad_layernorm =
+        grads.size() > 1 && grads[1].defined() ? as_matrix(grads[1].contiguous()) : at::Tensor();
+    const auto options = at::TensorOptions().dtype(dtype).device(
+        grads[0].defined() ? grads[0].device() : grad_layernorm.device());
+    // An output that was not used has no gradient: it counts as zeros.
+    at::Tensor grad = grads[0].defined() ? grads[0] : at::zeros(output_sizes, options);
+    if (is_python_tensor(grad)) {
+      const py::gil_scoped_acquire gil;
+      grad = dequantize_python(grad, dtype);
+    }
+    grad = as_matrix(as_dtype(grad.contiguous(), dtype));
+
+    at::Tensor grad_bias;
+    if (wanted.bias) {
+      grad_bias = at::empty({grad.size(1)}, options.dtype(biases[0].scalar_type()));
+    }
+    const Operand grad_output =
+        prepare_grad_output(state, linear->spec().gemm, grad, needs_dgrad || wanted.weight,
+                            wanted.bias ? &grad_bias : nullptr);
+    if (wanted.bias) {
+      add_bias_gradients(grad_bias, &result);
+    }
+    if (needs_dgrad) {
+      const at::Tensor grad_input =
+          dgrad(grad_output, linear_saved.unpack_weight(this), dtype,
+                grad_layernorm.defined() ? grad_layernorm.clone() : at::Tensor());
+      add_input_gradients(grad_input, wanted, &result);
+    }
+    if (wanted.weight) {
+      Operand input = linear_saved.input.unpack(this);
+      if (!input.is_quantized()) {
+        input.data = as_matrix(as_dtype(input.data, dtype));
+        if (state.is_quantized) {  // save_original_input
+          input = state.quantizers->input(linear->spec().gemm).quantize(input.data);
+        }
+      }
+      add_weight_gradients({.grad_output = grad_output,
+                            .input = input,
+                            .weights = linear_saved.targets,
+                            .overwrites_main_grad = overwrites_main_grad},
+                           &result);
+    }
+    finish_backward(state);
+  }
+  return once_differentiable(std::move(result), grads);
+}
+
+}  // namespace
+
+struct LinearStep::Call {
+  at::Tensor input;
+  CallState state;
+  LinearParameters parameters;
+  NormParameters norm_parameters;
+  at::ScalarType dtype;  // of the activations
+  std::optional<bool> is_first_microbatch;
+  bool quantizes_output = false;
+  bool quantizes_grad_input = false;
+  // What the autograd graph wants.
+  EdgeList edges;
+  bool needs_node = false;
+
+  bool needs_dgrad() const {
+    return needs_node && (input.requires_grad() ||
+                          (norm_parameters.gamma.defined() && norm_parameters.requires_grad()));
+  }
+  bool needs_wgrad() const { return needs_node && parameters.weight_requires_grad; }
+};
+
+struct LinearStep::Outputs {
+  at::Tensor output, layernorm_output;
+  c10::intrusive_ptr<torch::autograd::Node> node;
+};
+
+LinearStep::LinearStep(LinearStepSpec spec)
+    : ModuleStep(spec.name),
+      spec_(std::move(spec)),
+      linear_(std::make_shared<LinearPart>(spec_.linear)) {}
+
+Operand LinearStep::input_operand(Call& call, NormResult* norm_result) {
+  const CallState& state = call.state;
+  const bool observes = state.is_calibrating && !state.is_replay;
+  Quantizer* const quantizer =
+      state.quantizers != nullptr ? &state.quantizers->input(spec_.linear.gemm) : nullptr;
+  if (!spec_.norm.has_value() && is_python_tensor(call.input)) {
+    const py::gil_scoped_acquire gil;
+    return state.is_quantized ? read_quantized(call.input, spec_.name.c_str())
+                              : Operand::high_precision(dequantize_python(call.input, call.dtype));
+  }
+  // The tensor itself where nothing has to change, so that autograd's version check watches it.
+  call.input = call.input.is_contiguous() ? call.input : call.input.contiguous();
+  const at::Tensor input = as_dtype(call.input, call.dtype);
+  if (!spec_.norm.has_value()) {
+    if (observes) {
+      quantizer->calibrate(input);
+    }
+    return state.is_quantized ? quantizer->quantize(input) : Operand::high_precision(input);
+  }
+  const bool needs_output = spec_.return_layernorm_output || !state.is_quantized;
+  *norm_result = norm_forward(*spec_.norm, input, call.norm_parameters,
+                              {.dtype = call.dtype,
+                               .wants_output = needs_output,
+                               .wants_statistics = call.needs_node,
+                               .quantizer = state.is_quantized ? quantizer : nullptr});
+  if (observes) {
+    quantizer->calibrate(norm_result->output);
+  }
+  return state.is_quantized ? norm_result->quantized : Operand::high_precision(norm_result->output);
+}
+
+c10::intrusive_ptr<torch::autograd::Node> LinearStep::record(Call& call, const Operand& weight,
+                                                             const NormResult& norm_result) {
+  auto node = c10::make_intrusive<LinearNode>();
+  node->set_next_edges(call.edges.take());
+  node->linear = linear_;
+  node->norm = spec_.norm;
+  node->state = call.state;
+  node->input_dtype = call.input.scalar_type();
+  node->dtype = call.dtype;
+  node->input_sizes.assign(call.input.sizes().begin(), call.input.sizes().end());
+  node->output_sizes = node->input_sizes;
+  node->output_sizes.back() = spec_.linear.out_features;
+  node->weight_count = call.parameters.weights.size();
+  node->overwrites_main_grad = call.is_first_microbatch.value_or(false);
+  node->quantizes_grad_input = call.quantizes_grad_input;
+  if (!spec_.return_bias) {
+    node->biases = call.parameters.biases;
+  }
+  if (call.needs_dgrad() && spec_.norm.has_value()) {
+    node->norm_saved.save(as_dtype(call.input, call.dtype), call.norm_parameters, norm_result);
+  }
+  node->norm_saved.has_beta = call.norm_parameters.beta.defined();
+  node->linear_saved.save_weight(weight, call.parameters, call.needs_dgrad(), call.dtype);
+  return node;
+}
+
+LinearStep::Outputs LinearStep::compute(Call& call) {
+  const ReplayScales replay(call.state);
+  Outputs outputs;
+  NormResult norm_result;
+  const at::Tensor original = call.input;
+  Operand input = input_operand(call, &norm_result);
+  const Operand weight =
+      linear_->weight_operand(call.state, call.parameters, call.is_first_microbatch, call.dtype);
+  if (call.state.is_calibrating && !call.state.is_replay) {
+    call.state.quantizers->weight(spec_.linear.gemm).calibrate(weight.data);
+  }
+  at::Tensor bias;
+  if (!spec_.return_bias) {
+    bias = as_dtype(concatenate(call.parameters.biases), call.dtype);
+  }
+  const Operand flat =
+      input.is_quantized() ? input : Operand::high_precision(as_matrix(input.data));
+  at::Tensor output = fprop(flat, weight, bias, call.dtype);
+  c10::SmallVector<int64_t, 4> sizes(original.sizes().begin(), original.sizes().end());
+  sizes.back() = spec_.linear.out_features;
+  outputs.output = sizes.size() == 2 ? std::move(output) : output.view(sizes);
+  if (call.quantizes_output && call.state.is_quantized) {
+    const auto& quantizer = call.state.quantizers->forward[3 * spec_.linear.gemm + 2];
+    outputs.output =
+        make_quantized_tensor(quantizer->quantize(outputs.output), sizes, call.dtype, quantizer);
+  }
+  if (spec_.return_layernorm_output) {
+    outputs.layernorm_output = norm_result.output;
+  }
+  if (!call.needs_node) {
+    return outputs;
+  }
+  outputs.node = record(call, weight, norm_result);
+  attach_output(outputs.output, outputs.node);
+  if (outputs.layernorm_output.defined()) {
+    attach_output(outputs.layernorm_output, outputs.node);
+  }
+  if (call.needs_wgrad()) {
+    auto& node = static_cast<LinearNode&>(*outputs.node);
+    const bool keeps_original =
+        spec_.save_original_input && input.is_quantized() && !is_python_tensor(original);
+    const bool is_output = outputs.layernorm_output.defined() && !input.is_quantized();
+    node.linear_saved.input.save(keeps_original ? Operand::high_precision(call.input) : input,
+                                 is_output);
+  }
+  return outputs;
+}
+
+PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs) {
+  static const std::array<Name, 4> kArguments{"inp", "is_first_microbatch", "fp8_output",
+                                              "fp8_grad"};
+  const auto values = parse_arguments(spec_.name.c_str(), args, kwargs, kArguments);
+  Call call;
+  call.input = unpack_tensor(values[0], "inp");
+  check_input(spec_.name, call.input, spec_.linear.in_features, "in_features");
+  call.is_first_microbatch = optional_truth(values[1]);
+  call.quantizes_output = truth(values[2]);
+  call.quantizes_grad_input = truth(values[3]);
+  call.state = begin_forward(module);
+  TE_CHECK(!spec_.save_original_input || !call.state.is_quantized ||
+               call.state.quantizers->forward_state == nullptr,
+           spec_.name,
+           ": save_original_input is True under DelayedScaling; a second cast would need the scale "
+           "of the first. "
+           "Use another recipe, or save_original_input=False.");
+  const auto amp = amp_dtype(call.input);
+  call.dtype = amp.value_or(call.input.scalar_type());
+  const std::optional<at::ScalarType> required =
+      amp.has_value() ? std::nullopt : std::optional(call.dtype);
+  call.parameters = linear_->read_parameters(module, required);
+  call.edges.add(call.input);
+  if (spec_.norm.has_value()) {
+    call.norm_parameters = read_norm_parameters(*spec_.norm, module, required);
+    call.edges.add(call.norm_parameters.gamma);
+    if (call.norm_parameters.beta.defined()) {
+      call.edges.add(call.norm_parameters.beta);
+    }
+  }
+  for (const at::Tensor& weight : call.parameters.weights) {
+    call.edges.add(weight);
+  }
+  if (!spec_.return_bias) {
+    for (const at::Tensor& bias : call.parameters.biases) {
+      call.edges.add(bias);
+    }
+  }
+  call.needs_node = at::GradMode::is_enabled() && call.edges.any_requires_grad();
+  Outputs outputs;
+  {
+    const py::gil_scoped_release no_gil;
+    const PlainOperators plain;
+    outputs = compute(call);
+  }
+  end_forward(call.state, outputs.node != nullptr);
+  return assemble_outputs(
+      {.output = std::move(outputs.output),
+       .with_bias = spec_.return_bias,
+       .empty_bias = spec_.norm.has_value(),
+       .bias = spec_.return_bias ? concatenate(call.parameters.biases) : at::Tensor(),
+       .with_layernorm_output = spec_.return_layernorm_output,
+       .layernorm_output = std::move(outputs.layernorm_output)});
+}
+
+}  // namespace transformer_engine::pytorch

@@ -1,0 +1,49 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// te.Linear and te.LayerNormLinear: an optional norm, then one linear layer.
+//   forward:  x -> norm? -> quantize? -> fprop
+//   backward: dy -> bias gradient + quantize? -> dgrad, wgrad -> norm backward?
+#pragma once
+
+#include <optional>
+
+#include "steps/linear_part.h"
+#include "steps/module_step.h"
+#include "steps/norm_part.h"
+
+namespace transformer_engine::pytorch {
+
+struct LinearStepSpec {
+  std::string name;  // "Linear.forward"
+  LinearSpec linear;
+  std::optional<NormSpec> norm;
+  bool return_bias = false;
+  bool return_layernorm_output = false;
+  bool save_original_input =
+      false;  // keep the input in high precision; quantize it again for wgrad
+};
+
+class LinearStep : public ModuleStep {
+ public:
+  explicit LinearStep(LinearStepSpec spec);
+
+  std::vector<LinearPart*> linear_parts() override { return {linear_.get()}; }
+  const LinearStepSpec& spec() const { return spec_; }
+
+ protected:
+  PyObject* forward(PyObject* module, PyObject* args, PyObject* kwargs) override;
+
+ private:
+  struct Call;
+  struct Outputs;
+  Outputs compute(Call& call);
+  Operand input_operand(Call& call, NormResult* norm_result);
+  c10::intrusive_ptr<torch::autograd::Node> record(Call& call, const Operand& weight,
+                                                   const NormResult& norm_result);
+
+  LinearStepSpec spec_;
+  std::shared_ptr<LinearPart> linear_;
+};
+
+}  // namespace transformer_engine::pytorch

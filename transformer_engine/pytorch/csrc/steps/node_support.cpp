@@ -1,0 +1,113 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+#include <transformer_engine/error.h>
+
+#include <algorithm>
+
+#include "quantizer.h"
+#include "steps/node_support.h"
+#include "steps/python_call.h"
+
+namespace py = pybind11;
+
+namespace transformer_engine::pytorch {
+
+namespace {
+PyObject* quantized_tensor_factory = nullptr;
+}
+
+void EdgeList::add(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.requires_grad()) {
+    requires_grad_ = true;
+    edges_.push_back(torch::autograd::impl::gradient_edge(tensor));
+  } else {
+    edges_.emplace_back();
+  }
+}
+
+void attach_output(const at::Tensor& output,
+                   const c10::intrusive_ptr<torch::autograd::Node>& node) {
+  torch::autograd::set_history(output, node);
+}
+
+torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients,
+                                                   const torch::autograd::variable_list& incoming) {
+  const bool is_recorded =
+      at::GradMode::is_enabled() &&
+      std::any_of(incoming.begin(), incoming.end(), [](const at::Tensor& gradient) {
+        return gradient.defined() && gradient.requires_grad();
+      });
+  if (!is_recorded) {
+    return gradients;
+  }
+  const auto error = c10::make_intrusive<torch::autograd::DelayedError>(
+      "trying to differentiate twice a function that is differentiable once",
+      static_cast<int64_t>(gradients.size()));
+  return (*error)(std::move(gradients));
+}
+
+std::optional<at::ScalarType> amp_dtype(const at::Tensor& tensor) {
+  const auto type = tensor.device().type();
+  if (!at::autocast::is_autocast_enabled(type)) {
+    return std::nullopt;
+  }
+  return at::autocast::get_autocast_dtype(type);
+}
+
+void check_input(const std::string& label, const at::Tensor& input, int64_t features,
+                 const char* features_name) {
+  TE_CHECK_TYPE(is_high_precision(dtype_of(input.scalar_type())), label, ": inp has dtype ",
+                at::toString(input.scalar_type()),
+                "; float32, float16 or bfloat16 is required. Cast it first.");
+  TE_CHECK(input.dim() >= 1 && input.size(-1) == features, label, ": inp has shape ", input.sizes(),
+           "; a last dimension of ", features, " (", features_name, ") is required.");
+}
+
+PyObject* assemble_outputs(ReturnedTensors tensors) {
+  auto output = py::reinterpret_steal<py::object>(wrap_tensor(std::move(tensors.output)));
+  if (!tensors.with_bias && !tensors.with_layernorm_output) {
+    return output.release().ptr();
+  }
+  py::list parts;
+  parts.append(output);
+  if (tensors.with_bias) {
+    if (!tensors.bias.defined() && tensors.empty_bias) {
+      tensors.bias = at::empty({0});
+    }
+    parts.append(tensors.bias.defined()
+                     ? py::reinterpret_steal<py::object>(wrap_tensor(tensors.bias))
+                     : py::none());
+  }
+  if (tensors.with_layernorm_output) {
+    parts.append(
+        py::reinterpret_steal<py::object>(wrap_tensor(std::move(tensors.layernorm_output))));
+  }
+  return py::tuple(parts).release().ptr();
+}
+
+at::Tensor make_quantized_tensor(const Operand& operand, at::IntArrayRef sizes,
+                                 at::ScalarType dtype,
+                                 const std::shared_ptr<Quantizer>& quantizer) {
+  const py::gil_scoped_acquire gil;
+  TE_CHECK_AS(RuntimeError, quantized_tensor_factory != nullptr,
+              "quantized output: no tensor factory is registered; import "
+              "transformer_engine.pytorch first.");
+  const py::object tensor = py::handle(quantized_tensor_factory)(
+      operand.data.view(sizes), operand.scale_inv, static_cast<int>(operand.dtype),
+      py::cast(std::vector<int64_t>(sizes.begin(), sizes.end())), dtype, quantizer);
+  return unpack_tensor(tensor.ptr(), "quantized tensor factory");
+}
+
+void set_quantized_tensor_factory(PyObject* factory) {
+  Py_XINCREF(factory);
+  std::swap(quantized_tensor_factory, factory);
+  Py_XDECREF(factory);
+}
+
+}  // namespace transformer_engine::pytorch

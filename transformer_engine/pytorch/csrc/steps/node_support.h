@@ -1,0 +1,74 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plumbing every step's autograd node shares.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/node.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quantizer.h"
+
+namespace transformer_engine::pytorch {
+
+// Inside a step torch's operators are plain functions: no autograd recording, no autocast.
+struct PlainOperators {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
+// Collects the edges from a node to the tensors it was computed from, in order.
+class EdgeList {
+ public:
+  void add(const at::Tensor& tensor);
+  // True when autograd wants a gradient for any tensor so far.
+  bool any_requires_grad() const { return requires_grad_; }
+  torch::autograd::edge_list take() { return std::move(edges_); }
+
+ private:
+  torch::autograd::edge_list edges_;
+  bool requires_grad_ = false;
+};
+
+// Makes `output` the next output of `node`.
+void attach_output(const at::Tensor& output, const c10::intrusive_ptr<torch::autograd::Node>& node);
+
+// Backward computes plain numbers: when it was itself recorded (create_graph=True), a second
+// derivative raises the ordinary error of a function that is differentiable once.
+torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients,
+                                                   const torch::autograd::variable_list& incoming);
+
+// dtype that torch.autocast prescribes for the tensor's device, or nothing outside autocast.
+std::optional<at::ScalarType> amp_dtype(const at::Tensor& tensor);
+
+// Checks an input's dtype, device and last dimension.
+void check_input(const std::string& label, const at::Tensor& input, int64_t features,
+                 const char* features_name);
+
+// What forward returns: output, or (output[, bias][, layernorm output]). An undefined bias is None,
+// or an empty tensor when `empty_bias`. The GIL is held; a new reference.
+struct ReturnedTensors {
+  at::Tensor output;
+  bool with_bias = false;
+  bool empty_bias = false;
+  at::Tensor bias;
+  bool with_layernorm_output = false;
+  at::Tensor layernorm_output;
+};
+PyObject* assemble_outputs(ReturnedTensors tensors);
+
+// A new quantized Python tensor around an operand of that shape; nominal dtype `dtype`. The GIL is
+// taken.
+at::Tensor make_quantized_tensor(const Operand& operand, at::IntArrayRef sizes,
+                                 at::ScalarType dtype, const std::shared_ptr<Quantizer>& quantizer);
+// factory(data, scale_inv, fp8_dtype, shape, dtype, quantizer_core) -> Tensor
+void set_quantized_tensor_factory(PyObject* factory);
+
+}  // namespace transformer_engine::pytorch

@@ -1,0 +1,430 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include "steps/norm_mlp_step.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <transformer_engine/error.h>
+
+#include "steps/node_support.h"
+
+namespace py = pybind11;
+using torch::autograd::variable_list;
+
+namespace transformer_engine::pytorch {
+
+namespace {
+
+// What forward computes before fc2, and backward needs.
+struct Hidden {
+  NormResult norm;
+  Operand fc1_input;      // norm output
+  at::Tensor fc1_output;  // before the activation, bias included
+  Operand fc2_input;      // activation output
+};
+
+struct HiddenRequest {
+  at::ScalarType dtype = at::kFloat;
+  bool wants_statistics = false;
+  bool wants_layernorm_output = false;
+};
+
+Operand activation_forward_part(const NormMLPStepSpec& spec, const CallState& state,
+                                const at::Tensor& input) {
+  ActivationForwardArgs args;
+  args.kind = spec.activation;
+  args.params = spec.activation_params;
+  args.input = matrix_view(input);
+  const int64_t cols = input.size(1) / (is_gated(spec.activation) ? 2 : 1);
+  Quantizer* const quantizer = state.is_quantized ? &state.quantizers->input(1) : nullptr;
+  Operand result;
+  Quantizer::Destination destination;
+  bool is_fused = false;
+  if (quantizer != nullptr) {
+    result = quantizer->make_operand({input.size(0), cols}, input.device());
+    destination = {.data = result.data, .transpose = {}, .scale_inv = result.scale_inv};
+    is_fused = quantizer->fused_output(destination, &args.quantized);
+  }
+  at::Tensor output;
+  if (is_fused) {
+    args.output = {.dtype = args.input.dtype, .rows = input.size(0), .cols = cols};
+  } else {
+    output = at::empty({input.size(0), cols}, input.options());
+    args.output = matrix_view(output);
+  }
+  activation_forward(args, context_for(input));
+  if (quantizer == nullptr) {
+    return Operand::high_precision(output);
+  }
+  if (!is_fused) {
+    quantizer->update(output, destination);
+  }
+  return result;
+}
+
+Hidden compute_hidden(const NormMLPStepSpec& spec, const CallState& state, const at::Tensor& input,
+                      const NormParameters& norm_parameters, const Operand& fc1_weight,
+                      const at::Tensor& fc1_bias, const HiddenRequest& request) {
+  Hidden hidden;
+  Quantizer* const quantizer = state.is_quantized ? &state.quantizers->input(0) : nullptr;
+  hidden.norm = norm_forward(spec.norm, input, norm_parameters,
+                             {.dtype = request.dtype,
+                              .wants_output = request.wants_layernorm_output || !state.is_quantized,
+                              .wants_statistics = request.wants_statistics,
+                              .quantizer = quantizer});
+  hidden.fc1_input = state.is_quantized ? hidden.norm.quantized
+                                        : Operand::high_precision(as_matrix(hidden.norm.output));
+  hidden.fc1_output = fprop(hidden.fc1_input, fc1_weight, fc1_bias, request.dtype);
+  hidden.fc2_input = activation_forward_part(spec, state, hidden.fc1_output);
+  return hidden;
+}
+
+// Edges: inp, gamma, [beta], fc1 weight, [fc1 bias], fc2 weight, [fc2 bias]. Outputs: y, [layernorm
+// output].
+struct NormMLPNode : public torch::autograd::Node {
+  variable_list apply(variable_list&& grads) override;
+  void release_variables() override;
+  std::string name() const override { return "LayerNormMLPBackward"; }
+
+  NormMLPStepSpec spec;
+  std::shared_ptr<LinearPart> fc1, fc2;
+  CallState state;
+  SavedNorm norm_saved;
+  torch::autograd::SavedVariable beta, fc1_bias_saved;  // for recomputation
+  SavedLinear fc1_saved, fc2_saved;
+  torch::autograd::SavedVariable fc1_output;
+  at::Tensor fc1_bias, fc2_bias;  // shapes and dtypes of the gradients; undefined without
+  c10::SmallVector<int64_t, 4> sizes;
+  at::ScalarType input_dtype = at::kFloat;
+  at::ScalarType dtype = at::kFloat;
+  bool overwrites_main_grad = false;
+
+  // Positions among the edges.
+  size_t fc1_weight_edge() const { return norm_saved.has_beta ? 3 : 2; }
+  size_t fc1_bias_edge() const { return fc1_weight_edge() + 1; }
+  size_t fc2_weight_edge() const { return fc1_bias_edge() + (fc1_bias.defined() ? 1 : 0); }
+  size_t fc2_bias_edge() const { return fc2_weight_edge() + 1; }
+
+  bool wants(size_t edge) const { return task_should_compute_output(edge); }
+
+ private:
+  struct Activated {
+    Operand fc1_input, fc2_input;
+    at::Tensor fc1_output;
+  };
+  Activated restore(const Operand& fc1_weight);
+  Operand activation_backward_part(const at::Tensor& grad_activated, const at::Tensor& input,
+                                   bool needs_operand, at::Tensor* grad_bias) const;
+  void add_weight_gradient(LinearPart& linear, const SavedLinear& saved, const Operand& grad_output,
+                           const Operand& input, size_t edge, variable_list* result) const;
+  void add_norm_gradients(const at::Tensor& grad_normalized, variable_list* result) const;
+};
+
+void NormMLPNode::release_variables() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  norm_saved.reset();
+  fc1_saved.reset();
+  fc2_saved.reset();
+  for (auto* saved : {&beta, &fc1_bias_saved, &fc1_output}) {
+    saved->reset_data();
+  }
+}
+
+NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight) {
+  if (!spec.recomputes) {
+    Activated kept{fc1_saved.input.unpack(this), fc2_saved.input.unpack(this), fc1_output.unpack()};
+    if (kept.fc1_input.is_defined() && !kept.fc1_input.is_quantized()) {
+      kept.fc1_input.data = as_matrix(kept.fc1_input.data);
+    }
+    return kept;
+  }
+  CallState repeated = state;
+  repeated.is_replay = true;
+  const ReplayScales replay(repeated);
+  const NormParameters parameters{norm_saved.gamma.unpack(), beta.unpack()};
+  Hidden hidden = compute_hidden(spec, repeated, norm_saved.input.unpack(), parameters, fc1_weight,
+                                 as_dtype(fc1_bias_saved.unpack(), dtype), {.dtype = dtype});
+  return {hidden.fc1_input, hidden.fc2_input, hidden.fc1_output};
+}
+
+Operand NormMLPNode::activation_backward_part(const at::Tensor& grad_activated,
+                                              const at::Tensor& input, bool needs_operand,
+                                              at::Tensor* grad_bias) const {
+  ActivationBackwardArgs args;
+  args.kind = spec.activation;
+  args.params = spec.activation_params;
+  args.grad_output = matrix_view(grad_activated);
+  args.input = matrix_view(input);
+  if (grad_bias != nullptr) {
+    args.grad_bias = vector_view(*grad_bias);
+  }
+  Quantizer* const quantizer =
+      state.is_quantized && needs_operand ? &state.quantizers->grad_output(0) : nullptr;
+  Operand operand;
+  Quantizer::Destination destination;
+  bool is_fused = false;
+  if (quantizer != nullptr) {
+    operand = quantizer->make_operand(input.sizes(), input.device());
+    destination = {.data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
+    is_fused = quantizer->fused_output(destination, &args.quantized);
+  }
+  at::Tensor grad_input;
+  if (is_fused) {
+    args.grad_input = {.dtype = args.input.dtype, .rows = args.input.rows, .cols = args.input.cols};
+  } else {
+    grad_input = at::empty_like(input);
+    args.grad_input = matrix_view(grad_input);
+  }
+  activation_backward(args, context_for(input));
+  if (quantizer == nullptr) {
+    return Operand::high_precision(grad_input);
+  }
+  if (!is_fused) {
+    quantizer->update(grad_input, destination);
+  }
+  return operand;
+}
+
+void NormMLPNode::add_weight_gradient(LinearPart& linear, const SavedLinear& saved,
+                                      const Operand& grad_output, const Operand& input, size_t edge,
+                                      variable_list* result) const {
+  WgradTask task{.grad_output = grad_output,
+                 .input = input,
+                 .weights = saved.targets,
+                 .overwrites_main_grad = overwrites_main_grad};
+  if (linear.spec().delay_wgrad_compute) {
+    linear.wgrad_store().tasks.push_back(std::move(task));
+    return;
+  }
+  (*result)[edge] = run_wgrad(task, linear.spec().fuse_wgrad_accumulation)[0];
+}
+
+void NormMLPNode::add_norm_gradients(const at::Tensor& grad_normalized,
+                                     variable_list* result) const {
+  NormGradients gradients = norm_backward(
+      spec.norm, norm_saved, grad_normalized,
+      {.input = wants(0), .gamma = wants(1), .beta = norm_saved.has_beta && wants(2)});
+  if (gradients.input.defined()) {
+    (*result)[0] = as_dtype(gradients.input.view(sizes), input_dtype);
+  }
+  (*result)[1] = gradients.gamma;
+  if (norm_saved.has_beta) {
+    (*result)[2] = gradients.beta;
+  }
+}
+
+variable_list NormMLPNode::apply(variable_list&& grads) {
+  variable_list result(num_outputs());
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const PlainOperators plain;
+    const bool wants_norm = wants(0) || wants(1) || (norm_saved.has_beta && wants(2));
+    const bool wants_fc1_bias = fc1_bias.defined() && wants(fc1_bias_edge());
+    const bool wants_fc2_bias = fc2_bias.defined() && wants(fc2_bias_edge());
+    const bool wants_fc1_weight = wants(fc1_weight_edge());
+    const bool wants_fc2_weight = wants(fc2_weight_edge());
+    const bool wants_fc1 = wants_norm || wants_fc1_weight || wants_fc1_bias;
+
+    const at::Tensor grad_layernorm =
+        grads.size() > 1 && grads[1].defined() ? as_matrix(grads[1].contiguous()) : at::Tensor();
+    const auto options = at::TensorOptions().dtype(dtype).device(
+        grads[0].defined() ? grads[0].device() : grad_layernorm.device());
+    at::Tensor grad = grads[0].defined() ? grads[0] : at::zeros(sizes, options);
+    grad = as_matrix(as_dtype(grad.contiguous(), dtype));
+
+    at::Tensor grad_fc2_bias =
+        wants_fc2_bias ? at::empty(fc2_bias.sizes(), fc2_bias.options()) : at::Tensor();
+    const Operand grad_output = prepare_grad_output(state, 1, grad, wants_fc1 || wants_fc2_weight,
+                                                    wants_fc2_bias ? &grad_fc2_bias : nullptr);
+    if (wants_fc2_bias) {
+      result[fc2_bias_edge()] = grad_fc2_bias;
+    }
+    const Operand fc1_weight =
+        wants_norm || spec.recomputes ? fc1_saved.unpack_weight(this) : Operand{};
+    const Activated activated = restore(fc1_weight);
+    if (wants_fc2_weight) {
+      add_weight_gradient(*fc2, fc2_saved, grad_output, activated.fc2_input, fc2_weight_edge(),
+                          &result);
+    }
+    if (wants_fc1) {
+      const at::Tensor grad_activated =
+          dgrad(grad_output, fc2_saved.unpack_weight(this), dtype, {});
+      at::Tensor grad_fc1_bias =
+          wants_fc1_bias ? at::empty(fc1_bias.sizes(), fc1_bias.options()) : at::Tensor();
+      const Operand grad_fc1 = activation_backward_part(grad_activated, activated.fc1_output,
+                                                        wants_norm || wants_fc1_weight,
+                                                        wants_fc1_bias ? &grad_fc1_bias : nullptr);
+      if (wants_fc1_bias) {
+        result[fc1_bias_edge()] = grad_fc1_bias;
+      }
+      if (wants_norm) {
+        add_norm_gradients(dgrad(grad_fc1, fc1_weight, dtype,
+                                 grad_layernorm.defined() ? grad_layernorm.clone() : at::Tensor()),
+                           &result);
+      }
+      if (wants_fc1_weight) {
+        add_weight_gradient(*fc1, fc1_saved, grad_fc1, activated.fc1_input, fc1_weight_edge(),
+                            &result);
+      }
+    }
+    finish_backward(state);
+  }
+  return once_differentiable(std::move(result), grads);
+}
+
+}  // namespace
+
+struct NormMLPStep::Call {
+  at::Tensor input;   // as given
+  at::Tensor source;  // contiguous, of the activations' dtype
+  CallState state;
+  NormParameters norm;
+  LinearParameters fc1, fc2;
+  at::ScalarType dtype = at::kFloat;
+  std::optional<bool> is_first_microbatch;
+  EdgeList edges;
+  bool needs_node = false;
+
+  at::Tensor fc1_bias() const { return as_dtype(concatenate(fc1.biases), dtype); }
+
+  Operand fc1_weight, fc2_weight;
+  Hidden hidden;
+};
+
+NormMLPStep::NormMLPStep(NormMLPStepSpec spec)
+    : ModuleStep(spec.name),
+      spec_(std::move(spec)),
+      fc1_(std::make_shared<LinearPart>(spec_.fc1)),
+      fc2_(std::make_shared<LinearPart>(spec_.fc2)) {}
+
+void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObject* kwargs) {
+  static const std::array<Name, 2> kArguments{"inp", "is_first_microbatch"};
+  const auto values = parse_arguments(spec_.name.c_str(), args, kwargs, kArguments);
+  call.input = unpack_tensor(values[0], "inp");
+  check_input(spec_.name, call.input, spec_.fc1.in_features, "hidden_size");
+  call.is_first_microbatch = optional_truth(values[1]);
+  call.state = begin_forward(module);
+  const auto amp = amp_dtype(call.input);
+  call.dtype = amp.value_or(call.input.scalar_type());
+  const std::optional<at::ScalarType> required =
+      amp.has_value() ? std::nullopt : std::optional(call.dtype);
+  call.norm = read_norm_parameters(spec_.norm, module, required);
+  call.fc1 = fc1_->read_parameters(module, required);
+  call.fc2 = fc2_->read_parameters(module, required);
+  call.edges.add(call.input);
+  call.edges.add(call.norm.gamma);
+  if (call.norm.beta.defined()) {
+    call.edges.add(call.norm.beta);
+  }
+  call.edges.add(call.fc1.weights[0]);
+  if (!call.fc1.biases.empty()) {
+    call.edges.add(call.fc1.biases[0]);
+  }
+  call.edges.add(call.fc2.weights[0]);
+  if (!call.fc2.biases.empty() && !spec_.return_bias) {
+    call.edges.add(call.fc2.biases[0]);
+  }
+  call.needs_node = at::GradMode::is_enabled() && call.edges.any_requires_grad();
+}
+
+at::Tensor NormMLPStep::compute(Call& call) {
+  const ReplayScales replay(call.state);
+  const at::Tensor plain = is_python_tensor(call.input)
+                               ? with_gil([&] { return dequantize_python(call.input, call.dtype); })
+                               : call.input;
+  call.source = as_dtype(plain.is_contiguous() ? plain : plain.contiguous(), call.dtype);
+  call.fc1_weight =
+      fc1_->weight_operand(call.state, call.fc1, call.is_first_microbatch, call.dtype);
+  call.fc2_weight =
+      fc2_->weight_operand(call.state, call.fc2, call.is_first_microbatch, call.dtype);
+  call.hidden =
+      compute_hidden(spec_, call.state, call.source, call.norm, call.fc1_weight, call.fc1_bias(),
+                     {.dtype = call.dtype,
+                      .wants_statistics = call.needs_node,
+                      .wants_layernorm_output = spec_.return_layernorm_output});
+  if (call.state.is_calibrating && !call.state.is_replay) {
+    call.state.quantizers->input(0).calibrate(call.hidden.fc1_input.data);
+    call.state.quantizers->weight(0).calibrate(call.fc1_weight.data);
+    call.state.quantizers->input(1).calibrate(call.hidden.fc2_input.data);
+    call.state.quantizers->weight(1).calibrate(call.fc2_weight.data);
+  }
+  const at::Tensor bias =
+      spec_.return_bias ? at::Tensor() : as_dtype(concatenate(call.fc2.biases), call.dtype);
+  at::Tensor output = fprop(call.hidden.fc2_input, call.fc2_weight, bias, call.dtype);
+  output = call.input.dim() == 2 ? output : output.view(call.input.sizes());
+  if (call.needs_node) {
+    record(call, output);
+  }
+  return output;
+}
+
+void NormMLPStep::record(Call& call, const at::Tensor& output) {
+  using torch::autograd::SavedVariable;
+  auto node = c10::make_intrusive<NormMLPNode>();
+  node->set_next_edges(call.edges.take());
+  node->spec = spec_;
+  node->fc1 = fc1_;
+  node->fc2 = fc2_;
+  node->state = call.state;
+  node->input_dtype = call.input.scalar_type();
+  node->dtype = call.dtype;
+  node->sizes.assign(call.input.sizes().begin(), call.input.sizes().end());
+  node->overwrites_main_grad = call.is_first_microbatch.value_or(false);
+  node->fc1_bias = concatenate(call.fc1.biases);
+  if (!spec_.return_bias) {
+    node->fc2_bias = concatenate(call.fc2.biases);
+  }
+  const bool needs_norm = call.input.requires_grad() || call.norm.requires_grad();
+  const bool needs_fc1 = needs_norm || call.fc1.weight_requires_grad || call.fc1.bias_requires_grad;
+  if (needs_norm || spec_.recomputes) {
+    node->norm_saved.save(call.source, call.norm, call.hidden.norm);
+  }
+  node->norm_saved.has_beta = call.norm.beta.defined();
+  node->fc1_saved.save_weight(call.fc1_weight, call.fc1, needs_norm || spec_.recomputes,
+                              call.dtype);
+  node->fc2_saved.save_weight(call.fc2_weight, call.fc2, needs_fc1, call.dtype);
+  attach_output(output, node);
+  if (spec_.return_layernorm_output) {
+    attach_output(call.hidden.norm.output, node);
+  }
+  if (spec_.recomputes) {
+    node->beta = SavedVariable(call.norm.beta, false);
+    node->fc1_bias_saved = SavedVariable(node->fc1_bias, false);
+    if (call.state.quantizers != nullptr && call.state.quantizers->forward_state != nullptr) {
+      call.state.quantizers->forward_state->keeps_past_scales = true;
+    }
+    return;
+  }
+  if (call.fc1.weight_requires_grad) {
+    const bool is_output = spec_.return_layernorm_output && !call.state.is_quantized;
+    node->fc1_saved.input.save(
+        is_output ? Operand::high_precision(call.hidden.norm.output) : call.hidden.fc1_input,
+        is_output);
+  }
+  if (needs_fc1) {
+    node->fc1_output = SavedVariable(call.hidden.fc1_output, false);
+  }
+  if (call.fc2.weight_requires_grad) {
+    node->fc2_saved.input.save(call.hidden.fc2_input);
+  }
+}
+
+PyObject* NormMLPStep::forward(PyObject* module, PyObject* args, PyObject* kwargs) {
+  Call call;
+  read_call(call, module, args, kwargs);
+  at::Tensor output;
+  {
+    const py::gil_scoped_release no_gil;
+    const PlainOperators plain;
+    output = compute(call);
+  }
+  end_forward(call.state, call.needs_node);
+  return assemble_outputs({.output = std::move(output),
+                           .with_bias = spec_.return_bias,
+                           .bias = spec_.return_bias ? concatenate(call.fc2.biases) : at::Tensor(),
+                           .with_layernorm_output = spec_.return_layernorm_output,
+                           .layernorm_output = call.hidden.norm.output});
+}
+
+}  // namespace transformer_engine::pytorch

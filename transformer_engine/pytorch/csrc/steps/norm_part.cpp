@@ -1,0 +1,140 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include "steps/norm_part.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <transformer_engine/error.h>
+
+namespace transformer_engine::pytorch {
+
+namespace {
+
+float* data_of(const at::Tensor& tensor) { return static_cast<float*>(tensor.data_ptr()); }
+
+// [numel / hidden, hidden] of a contiguous tensor, however many dimensions are normalized together.
+TensorView norm_view(const NormSpec& spec, const at::Tensor& tensor) {
+  TensorView view = matrix_view(tensor);
+  view.rows = spec.hidden == 0 ? 0 : tensor.numel() / spec.hidden;
+  view.cols = spec.hidden;
+  return view;
+}
+
+}  // namespace
+
+NormParameters read_norm_parameters(const NormSpec& spec, PyObject* module,
+                                    std::optional<at::ScalarType> required) {
+  NormParameters parameters;
+  const auto read = [&](const Name& name) {
+    at::Tensor tensor = read_tensor(module, name);
+    TE_CHECK(tensor.defined() && tensor.numel() == spec.hidden && tensor.is_contiguous(),
+             spec.label, ": parameter ", name.text(), " has shape ",
+             tensor.defined() ? tensor.sizes() : at::IntArrayRef(), "; ", spec.hidden,
+             " contiguous elements are required.");
+    TE_CHECK_TYPE(!required.has_value() || tensor.scalar_type() == *required, spec.label,
+                  ": parameter ", name.text(), " has dtype ", at::toString(tensor.scalar_type()),
+                  " and the input ", at::toString(*required),
+                  "; they must be equal. Cast one of them, or use torch.autocast.");
+    return tensor;
+  };
+  parameters.gamma = read(spec.weight_name);
+  if (spec.kind == NormKind::kLayerNorm) {
+    parameters.beta = read(spec.bias_name);
+    TE_CHECK_TYPE(parameters.beta.scalar_type() == parameters.gamma.scalar_type(), spec.label,
+                  ": parameter ", spec.bias_name.text(), " has dtype ",
+                  at::toString(parameters.beta.scalar_type()), " and ", spec.weight_name.text(),
+                  " ", at::toString(parameters.gamma.scalar_type()), "; they must be equal.");
+  }
+  return parameters;
+}
+
+NormResult norm_forward(const NormSpec& spec, const at::Tensor& input,
+                        const NormParameters& parameters, const NormRequest& request) {
+  NormResult result;
+  NormForwardArgs args;
+  args.kind = spec.kind;
+  args.input = norm_view(spec, input);
+  args.gamma = vector_view(parameters.gamma);
+  args.beta = vector_view(parameters.beta);
+  args.epsilon = spec.epsilon;
+  args.zero_centered_gamma = spec.zero_centered_gamma;
+  const auto options = input.options();
+  if (request.wants_statistics) {
+    result.rstd = at::empty({args.input.rows}, options.dtype(at::kFloat));
+    args.rstd = data_of(result.rstd);
+    if (spec.kind == NormKind::kLayerNorm) {
+      result.mean = at::empty({args.input.rows}, options.dtype(at::kFloat));
+      args.mean = data_of(result.mean);
+    }
+  }
+  bool is_fused = false;
+  Quantizer::Destination destination;
+  if (request.quantizer != nullptr) {
+    result.quantized = request.quantizer->make_operand(input.sizes(), input.device());
+    destination = {
+        .data = result.quantized.data, .transpose = {}, .scale_inv = result.quantized.scale_inv};
+    is_fused = request.quantizer->fused_output(destination, &args.quantized);
+  }
+  if (request.wants_output || !is_fused) {
+    result.output = at::empty_like(input, options.dtype(request.dtype));
+    args.output = norm_view(spec, result.output);
+  } else {
+    args.output = {
+        .dtype = dtype_of(request.dtype), .rows = args.input.rows, .cols = args.input.cols};
+  }
+  transformer_engine::norm_forward(args, context_for(input));
+  if (request.quantizer != nullptr && !is_fused) {
+    request.quantizer->update(result.output, destination);
+  }
+  return result;
+}
+
+void SavedNorm::save(const at::Tensor& norm_input, const NormParameters& parameters,
+                     const NormResult& result) {
+  using torch::autograd::SavedVariable;
+  input = SavedVariable(norm_input, false);
+  gamma = SavedVariable(parameters.gamma, false);
+  mean = SavedVariable(result.mean, false);
+  rstd = SavedVariable(result.rstd, false);
+  has_beta = parameters.beta.defined();
+  beta_dtype = has_beta ? parameters.beta.scalar_type() : at::kFloat;
+}
+
+void SavedNorm::reset() {
+  for (auto* saved : {&input, &gamma, &mean, &rstd}) {
+    saved->reset_data();
+  }
+}
+
+NormGradients norm_backward(const NormSpec& spec, const SavedNorm& saved,
+                            const at::Tensor& grad_output, const NormWanted& wanted) {
+  NormGradients gradients;
+  const at::Tensor input = saved.input.unpack();
+  const at::Tensor gamma = saved.gamma.unpack();
+  const at::Tensor mean = saved.mean.unpack();
+  const at::Tensor rstd = saved.rstd.unpack();
+  NormBackwardArgs args;
+  args.kind = spec.kind;
+  args.grad_output = norm_view(spec, grad_output);
+  args.input = norm_view(spec, input);
+  args.gamma = vector_view(gamma);
+  args.mean = mean.defined() ? data_of(mean) : nullptr;
+  args.rstd = data_of(rstd);
+  args.zero_centered_gamma = spec.zero_centered_gamma;
+  if (wanted.input) {
+    gradients.input = at::empty_like(input);
+    args.grad_input = norm_view(spec, gradients.input);
+  }
+  if (wanted.gamma) {
+    gradients.gamma = at::empty_like(gamma);
+    args.grad_gamma = vector_view(gradients.gamma);
+  }
+  if (wanted.beta && saved.has_beta) {
+    gradients.beta = at::empty_like(gamma, gamma.options().dtype(saved.beta_dtype));
+    args.grad_beta = vector_view(gradients.beta);
+  }
+  transformer_engine::norm_backward(args, context_for(input));
+  return gradients;
+}
+
+}  // namespace transformer_engine::pytorch

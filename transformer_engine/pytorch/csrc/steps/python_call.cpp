@@ -1,0 +1,126 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include "steps/python_call.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <transformer_engine/error.h>
+
+namespace py = pybind11;
+
+namespace transformer_engine::pytorch {
+
+void parse_arguments(const char* function, PyObject* args, PyObject* kwargs, const Name* names,
+                     PyObject** values, size_t count) {
+  const auto given = static_cast<size_t>(PyTuple_GET_SIZE(args));
+  TE_CHECK_TYPE(given <= count, function, "() takes ", count, " arguments but ", given,
+                " were given");
+  for (size_t i = 0; i < given; ++i) {
+    values[i] = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
+  }
+  if (kwargs != nullptr) {
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(kwargs, &position, &key, &value) != 0) {
+      size_t i = 0;
+      while (i < count && key != names[i].object()) {
+        ++i;
+      }
+      for (size_t j = 0; i == count && j < count; ++j) {  // a keyword that is not interned
+        i = PyUnicode_Compare(key, names[j].object()) == 0 ? j : i;
+      }
+      TE_CHECK_TYPE(i < count, function, "() got an unexpected keyword argument '",
+                    py::handle(key).cast<std::string>(), "'");
+      TE_CHECK_TYPE(values[i] == nullptr, function, "() got multiple values for argument '",
+                    names[i].text(), "'");
+      values[i] = value;
+    }
+  }
+  TE_CHECK_TYPE(values[0] != nullptr, function, "() missing 1 required positional argument: '",
+                names[0].text(), "'");
+}
+
+bool truth(PyObject* value) {
+  if (value == nullptr || value == Py_None || value == Py_False) {
+    return false;
+  }
+  if (value == Py_True) {
+    return true;
+  }
+  const int result = PyObject_IsTrue(value);
+  if (result < 0) {
+    throw py::error_already_set();
+  }
+  return result != 0;
+}
+
+std::optional<bool> optional_truth(PyObject* value) {
+  if (value == nullptr || value == Py_None) {
+    return std::nullopt;
+  }
+  return truth(value);
+}
+
+PyObject* find_attribute(PyObject* module, const Name& name) {
+  PyObject** const dict = _PyObject_GetDictPtr(module);
+  return dict != nullptr && *dict != nullptr ? PyDict_GetItemWithError(*dict, name.object())
+                                             : nullptr;
+}
+
+at::Tensor read_tensor(PyObject* module, const Name& name) {
+  static const Name parameters("_parameters");
+  PyObject* const dict = find_attribute(module, parameters);
+  PyObject* value = dict != nullptr ? PyDict_GetItemWithError(dict, name.object()) : nullptr;
+  py::object keep_alive;
+  if (value == nullptr) {
+    keep_alive = py::reinterpret_steal<py::object>(PyObject_GetAttr(module, name.object()));
+    if (!keep_alive) {
+      throw py::error_already_set();
+    }
+    value = keep_alive.ptr();
+  }
+  if (value == Py_None) {
+    return {};
+  }
+  return unpack_tensor(value, name.text().c_str());
+}
+
+const at::Tensor& unpack_tensor(PyObject* value, const char* what) {
+  TE_CHECK_TYPE(THPVariable_Check(value), what, " has type ", Py_TYPE(value)->tp_name,
+                "; a tensor is required.");
+  return THPVariable_Unpack(value);
+}
+
+PyObject* wrap_tensor(at::Tensor tensor) {
+  PyObject* const result = THPVariable_Wrap(std::move(tensor));
+  if (result == nullptr) {
+    throw py::error_already_set();
+  }
+  return result;
+}
+
+bool is_python_tensor(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python);
+}
+
+PyObject* translate_exceptions_of(PyObject* (*body)(void*), void* argument) {
+  HANDLE_TH_ERRORS
+  try {
+    return body(argument);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const ValueError& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const TypeError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
+  } catch (const NotImplementedError& error) {
+    PyErr_SetString(PyExc_NotImplementedError, error.what());
+  } catch (const RuntimeError& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace transformer_engine::pytorch

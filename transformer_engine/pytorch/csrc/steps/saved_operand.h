@@ -1,0 +1,54 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include "operand.h"
+
+namespace transformer_engine::pytorch {
+
+// An operand kept for backward through autograd's own saved variables, so that saved-tensor hooks,
+// version checks and retain_graph act on it as on any tensor.
+class SavedOperand {
+ public:
+  // `is_output`: the tensor is an output of the saving node.
+  void save(const Operand& operand, bool is_output = false) {
+    data_ = torch::autograd::SavedVariable(operand.data, is_output);
+    if (operand.is_quantized()) {
+      scale_inv_ = torch::autograd::SavedVariable(operand.scale_inv, false);
+    }
+    dtype_ = operand.dtype;
+    is_saved_ = true;
+    is_quantized_ = operand.is_quantized();
+  }
+  bool is_saved() const { return is_saved_; }
+
+  Operand unpack(torch::autograd::Node* node) const {
+    if (!is_saved_) {
+      return {};
+    }
+    Operand operand;
+    operand.data = data_.unpack(node->getptr());
+    if (is_quantized_) {
+      operand.scale_inv = scale_inv_.unpack();
+    }
+    operand.dtype = dtype_;
+    return operand;
+  }
+
+  void reset() {
+    data_.reset_data();
+    scale_inv_.reset_data();
+  }
+
+ private:
+  torch::autograd::SavedVariable data_;
+  torch::autograd::SavedVariable scale_inv_;
+  DType dtype_ = DType::kFloat32;
+  bool is_saved_ = false;
+  bool is_quantized_ = false;
+};
+
+}  // namespace transformer_engine::pytorch
