@@ -38,7 +38,7 @@ PYTORCH_LAYERS: dict[str, int] = {
         (
             ("constants", "torch_version", "cpp_extensions", "utils", "nvtx", "jit"),
             ("quantized_tensor", "tensor"),
-            ("quantization", "distributed", "cpu_offload", "userbuffers"),
+            ("quantization", "recipe_state", "distributed", "cpu_offload", "userbuffers"),
             (
                 *("module", "attention", "ops", "optimizers", "transformer", "router", "ep"),
                 *("permutation", "cross_entropy", "newton_schulz", "export", "onnx_extensions"),

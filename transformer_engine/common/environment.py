@@ -92,6 +92,13 @@ VARIABLES = (
     ),
     Variable("NVTE_FUSED_ATTN", "1", "allow fused attention; see NVTE_FLASH_ATTN", CALL, _SWITCH),
     Variable(
+        "NVTE_UNFUSED_FP8_UPDATE",
+        "0",
+        "compute delayed-scaling updates with torch operations, as recipes with callables do",
+        FIRST_USE,
+        _SWITCH,
+    ),
+    Variable(
         "NVTE_UNFUSED_ATTN",
         "1",
         "allow attention from plain tensor operations (read when an attention module is made)",

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from transformer_engine.common.recipe import Recipe
+
 from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .quantizer import Quantizer, as_quantizable
@@ -97,6 +99,10 @@ class Float8QuantizerBase(Quantizer):
 
     def supports_only_rowwise_all_gather(self) -> bool:
         return True
+
+    def fits_recipe(self, recipe: Recipe) -> bool:
+        """Whether parameters of this format work under a recipe: every per-tensor FP8 one."""
+        return recipe.float8_per_tensor_scaling()
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
         """Shape of the scale of a tensor of some shape: always one element."""

@@ -214,6 +214,14 @@ class Float8TensorStorage(QuantizedTensorStorage):
         if rowwise_usage is False:
             self._data = None
 
+    def _native_operand(self) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """What a native step multiplies: contiguous bytes, scale_inv and DType number."""
+        data = self._data
+        if data is None:
+            assert self._transpose is not None
+            data = self._transpose.t().reshape(self._shape)
+        return data.contiguous(), self._scale_inv, int(self._fp8_dtype)
+
     def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
         """(rowwise bytes, transposed bytes)."""
         return self._data, self._transpose

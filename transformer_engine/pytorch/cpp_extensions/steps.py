@@ -1,0 +1,27 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Native steps of the modules."""
+
+from transformer_engine_torch import (
+    LinearSpec,
+    LinearStep,
+    ModuleStep,
+    NormMLPStep,
+    NormSpec,
+    NormStep,
+    QuantizerSet,
+    StepModule,
+    register_native_forward,
+)
+
+__all__ = [
+    "LinearSpec",
+    "LinearStep",
+    "ModuleStep",
+    "NormMLPStep",
+    "NormSpec",
+    "NormStep",
+    "QuantizerSet",
+    "StepModule",
+    "register_native_forward",
+]

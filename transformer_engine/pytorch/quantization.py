@@ -1,0 +1,503 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Quantization regions, availability checks and the global state's public facade.
+
+The state itself is native (one object per thread for the region in force, one registry for
+delayed scaling); this file gives it the names users know.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from transformer_engine.common.recipe import DelayedScaling, Format, MXFP8BlockScaling, Recipe
+
+from .constants import DType, TE_DType_To_Torch
+from .cpp_extensions import cast
+from .cpp_extensions import state as tex
+from .distributed import get_distributed_world_size
+from .recipe_state import (
+    DelayedScalingRequest,
+    QuantizerRequest,
+    QuantizerRole,
+    RecipeState,
+    fp8_dtype_of,
+    fp8_max_of,
+    native_recipe,
+    unsupported_reason,
+)
+from .tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Quantizer
+
+__all__ = [
+    "DelayedScalingRequest",
+    "FP8GlobalStateManager",
+    "QuantizerRequest",
+    "QuantizerRole",
+    "RecipeState",
+    "autocast",
+    "check_recipe_support",
+    "fp8_autocast",
+    "fp8_model_init",
+    "get_align_size_for_quantization",
+    "get_default_recipe",
+    "get_fp4_te_dtype",
+    "get_fp8_max",
+    "get_fp8_te_dtype",
+    "get_fp8_torch_dtype",
+    "is_fp8_available",
+    "is_fp8_block_scaling_available",
+    "is_mxfp8_available",
+    "is_nvfp4_available",
+    "quantized_model_init",
+]
+
+
+def _answer(reason: str, return_reason: bool) -> bool | tuple[bool, str]:
+    return (not reason, reason) if return_reason else not reason
+
+
+def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether per-tensor FP8 runs here. It does on every CPU.
+
+    Parameters
+    ----------
+    return_reason : bool, default False
+        Also return why not: ``""`` when available.
+    """
+    return _answer("", return_reason)
+
+
+def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether MXFP8 runs here; see `is_fp8_available` for the argument."""
+    return _answer("MXFP8 is not implemented in this version", return_reason)
+
+
+def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether FP8 block scaling runs here; see `is_fp8_available` for the argument."""
+    return _answer("FP8 block scaling is not implemented in this version", return_reason)
+
+
+def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether NVFP4 runs here; see `is_fp8_available` for the argument."""
+    return _answer("NVFP4 is not implemented in this version", return_reason)
+
+
+@functools.cache
+def get_default_recipe() -> Recipe:
+    """The recipe of a region that names none: MXFP8 where it runs, else delayed scaling."""
+    return MXFP8BlockScaling() if is_mxfp8_available() else DelayedScaling()
+
+
+def check_recipe_support(recipe: Recipe | None) -> None:
+    """Raise if a recipe cannot run here; None is always fine.
+
+    Raises
+    ------
+    NotImplementedError
+        (a RuntimeError) for a recipe this version does not implement.
+    """
+    if recipe is None:
+        return
+    reason = unsupported_reason(recipe)
+    if reason:
+        raise NotImplementedError(f"check_recipe_support: recipe {reason}")
+
+
+def get_fp8_te_dtype(fp8_recipe: Recipe, fprop_tensor: bool = True) -> DType:
+    """The DType a recipe casts to: E5M2 only for gradients under `Format.HYBRID`."""
+    return fp8_dtype_of(fp8_recipe, fprop_tensor)
+
+
+def get_fp8_torch_dtype(fp8_recipe: Recipe, fprop_tensor: bool = True) -> torch.dtype:
+    """`get_fp8_te_dtype` as a torch dtype."""
+    return TE_DType_To_Torch[fp8_dtype_of(fp8_recipe, fprop_tensor)]
+
+
+def get_fp8_max(fp8_recipe: Recipe, fprop_tensor: bool = True) -> float:
+    """Largest magnitude a recipe's format holds: 448 or 57344."""
+    return fp8_max_of(fp8_recipe, fprop_tensor)
+
+
+def get_fp4_te_dtype(fp4_recipe: Recipe) -> DType:
+    """The DType of an NVFP4 recipe.
+
+    Raises
+    ------
+    ValueError
+        If the recipe's format is not E2M1.
+    """
+    fp4_format = getattr(fp4_recipe, "fp4_format", None)
+    if fp4_format != Format.E2M1:
+        raise ValueError(
+            f"get_fp4_te_dtype: recipe has fp4_format {fp4_format}; Format.E2M1 is required."
+        )
+    return DType.kFloat4E2M1
+
+
+def get_align_size_for_quantization(recipe: Recipe) -> int:
+    """Multiple that grouped rows are padded to: 32 for MXFP8, 128 for NVFP4, a custom recipe's
+    own number, else 16."""
+    if recipe.custom():
+        return int(recipe.quantization_alignment)  # type: ignore[attr-defined]
+    if recipe.mxfp8():
+        return 32
+    return 128 if recipe.nvfp4() else 16
+
+
+class autocast:  # public name
+    """Run the modules called inside in a low-precision recipe.
+
+    Parameters
+    ----------
+    enabled : bool, default True
+        False turns quantization off inside an enabled region.
+    calibrating : bool, default False
+        With ``enabled=False``: compute in high precision but observe amaxes, so that scales for
+        a quantized inference can be saved.
+    recipe : Recipe, optional
+        `get_default_recipe` when None.
+    amax_reduction_group : torch.distributed.ProcessGroup, optional
+        Ranks that share delayed-scaling amaxes; all ranks when None.
+
+    Raises
+    ------
+    RuntimeError
+        When one instance is entered while it is active, or the recipe cannot run here (then a
+        NotImplementedError); the region in force stays as it was.
+    """
+
+    __slots__ = ("_active", "_calibrating", "_enabled", "_graph", "_group", "_recipe")
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        calibrating: bool = False,
+        recipe: Recipe | None = None,
+        amax_reduction_group: Any = None,
+        _graph: bool = False,
+    ) -> None:
+        self._enabled = enabled
+        self._calibrating = calibrating
+        self._recipe = recipe
+        self._group = amax_reduction_group
+        self._graph = _graph
+        self._active = False
+
+    def __enter__(self) -> None:
+        if self._active:
+            raise RuntimeError(
+                "autocast: this instance is active already; it can be entered once at a time. "
+                "Make a second instance for a nested region."
+            )
+        recipe = self._recipe or get_default_recipe()
+        native = None
+        reduces = False
+        if self._enabled or self._calibrating:
+            native = native_recipe(recipe)
+            reduces = (
+                isinstance(recipe, DelayedScaling)
+                and recipe.reduce_amax
+                and get_distributed_world_size(self._group) > 1
+            )
+        tex.autocast_enter(
+            self._enabled, self._calibrating, self._graph, reduces, native, recipe, self._group
+        )
+        self._active = True
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._active = False
+        tex.autocast_exit()
+
+
+def fp8_autocast(
+    enabled: bool = True,
+    calibrating: bool = False,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: Any = None,
+    _graph: bool = False,
+) -> autocast:
+    """Deprecated spelling of `autocast`."""
+    warnings.warn("fp8_autocast is deprecated; use autocast.", DeprecationWarning, stacklevel=2)
+    return autocast(
+        enabled=enabled,
+        calibrating=calibrating,
+        recipe=fp8_recipe,
+        amax_reduction_group=fp8_group,
+        _graph=_graph,
+    )
+
+
+@dataclass
+class QuantizationState:
+    """What modules read at construction; regions of `quantized_model_init` set it."""
+
+    fp8_parameters: bool = False
+    parameters_recipe: Recipe | None = None
+    high_precision_init_val: bool = False
+    skip_fp8_weight_update_tensor: torch.Tensor | None = None
+
+
+@contextmanager
+def quantized_model_init(
+    enabled: bool = True,
+    recipe: Recipe | None = None,
+    preserve_high_precision_init_val: bool = False,
+) -> Iterator[None]:
+    """Modules built inside hold their weights in the recipe's format only.
+
+    Parameters
+    ----------
+    enabled : bool, default True
+    recipe : Recipe, optional
+        `get_default_recipe` when None.
+    preserve_high_precision_init_val : bool, default False
+        Keep the initial weights in high precision on the CPU, for
+        ``weight.get_high_precision_init_val()`` until ``clear_high_precision_init_val()``.
+    """
+    state = FP8GlobalStateManager.quantization_state
+    saved = (state.fp8_parameters, state.parameters_recipe, state.high_precision_init_val)
+    state.fp8_parameters = enabled
+    state.parameters_recipe = (recipe or get_default_recipe()) if enabled else recipe
+    state.high_precision_init_val = preserve_high_precision_init_val
+    try:
+        yield
+    finally:
+        (
+            state.fp8_parameters,
+            state.parameters_recipe,
+            state.high_precision_init_val,
+        ) = saved
+
+
+def fp8_model_init(
+    enabled: bool = True,
+    recipe: Recipe | None = None,
+    preserve_high_precision_init_val: bool = False,
+) -> Any:
+    """Deprecated spelling of `quantized_model_init`."""
+    warnings.warn(
+        "fp8_model_init is deprecated; use quantized_model_init.", DeprecationWarning, stacklevel=2
+    )
+    return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
+
+
+class FP8GlobalStateManager:
+    """The names under which clients read and drive the quantization state."""
+
+    quantization_state = QuantizationState()
+
+    @classmethod
+    def reset(cls) -> None:
+        """Fresh state: no region, no registered module."""
+        cls.quantization_state = QuantizationState()
+        tex.reset_quantization_state()
+
+    @staticmethod
+    def is_fp8_enabled() -> bool:
+        """Whether the region in force quantizes."""
+        return bool(tex.autocast_state().enabled)
+
+    @staticmethod
+    def is_fp8_calibration() -> bool:
+        """Whether the region in force observes amaxes."""
+        return bool(tex.autocast_state().calibrating)
+
+    @classmethod
+    def with_fp8_parameters(cls) -> bool:
+        """Whether modules built now hold quantized weights."""
+        return cls.quantization_state.fp8_parameters
+
+    @classmethod
+    def with_high_precision_init_val(cls) -> bool:
+        """Whether modules built now keep their initial weights in high precision."""
+        return cls.quantization_state.high_precision_init_val
+
+    @staticmethod
+    def fp8_graph_capturing() -> bool:
+        """Whether the region in force belongs to a graph capture."""
+        return bool(tex.autocast_state().is_graph)
+
+    @classmethod
+    def get_fp8_recipe(cls) -> Recipe:
+        """The recipe in force: the region's, that of `quantized_model_init`, or the default."""
+        recipe = tex.autocast_state().recipe_object
+        return recipe or cls.quantization_state.parameters_recipe or get_default_recipe()
+
+    @staticmethod
+    def get_fp8_group() -> Any:
+        """The amax reduction group of the region in force."""
+        return tex.autocast_state().group
+
+    @staticmethod
+    def is_first_fp8_module() -> bool:
+        """Whether no quantized module ran yet in the region; clears the flag."""
+        return bool(tex.take_first_module())
+
+    @staticmethod
+    def get_autocast_state() -> Any:
+        """A copy of the region's state, for `set_autocast_state`."""
+        return tex.autocast_state()
+
+    @staticmethod
+    def set_autocast_state(state: Any) -> None:
+        """Put a copied state in force."""
+        tex.set_autocast_state(state)
+
+    @staticmethod
+    def is_fp8_available() -> tuple[bool, str]:
+        """(available, reason)"""
+        return is_fp8_available(return_reason=True)  # type: ignore[return-value]
+
+    @staticmethod
+    def is_mxfp8_available() -> tuple[bool, str]:
+        """(available, reason)"""
+        return is_mxfp8_available(return_reason=True)  # type: ignore[return-value]
+
+    @staticmethod
+    def is_fp8_block_scaling_available() -> tuple[bool, str]:
+        """(available, reason)"""
+        return is_fp8_block_scaling_available(return_reason=True)  # type: ignore[return-value]
+
+    @staticmethod
+    def is_nvfp4_available() -> tuple[bool, str]:
+        """(available, reason)"""
+        return is_nvfp4_available(return_reason=True)  # type: ignore[return-value]
+
+    @staticmethod
+    def get_unique_autocast_key(recipe: Recipe | None = None, group: Any = None) -> str:
+        """Key of the modules whose amaxes are reduced together: recipe text and group."""
+        return f"{recipe!r}:{id(group)}"
+
+    @staticmethod
+    def add_fp8_tensors_to_global_buffer(fp8_meta: dict[str, Any]) -> None:
+        """Register a module's delayed-scaling state for reductions; others have none."""
+        for key in ("scaling_fwd", "scaling_bwd"):
+            state = fp8_meta.get(key)
+            if state is not None and state.native is not None:
+                tex.register_delayed_scaling(state.native)
+
+    @staticmethod
+    def reduce_and_update_fp8_tensors(forward: bool = True) -> None:
+        """Advance the delayed-scaling states of one direction that were used since last time."""
+        tex.update_delayed_scaling(forward)
+
+    @classmethod
+    def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
+        """Set the flag a captured graph reads to skip re-quantizing weights (float32 [1])."""
+        state = cls.quantization_state
+        if state.skip_fp8_weight_update_tensor is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            state.skip_fp8_weight_update_tensor = torch.empty(1, device=device)
+        state.skip_fp8_weight_update_tensor.fill_(skip)
+
+    @classmethod
+    def get_skip_fp8_weight_update_tensor(cls) -> torch.Tensor | None:
+        """The tensor of `set_skip_fp8_weight_update_tensor`, or None."""
+        return cls.quantization_state.skip_fp8_weight_update_tensor
+
+
+# ---- delayed-scaling updates that need Python ------------------------------------------------
+
+
+def _reduce_amaxes(group: Any, recipe_name: str, is_forward: bool) -> dict[int, torch.Tensor]:
+    """MAX over `group` of the newest amaxes of every module that shares it, in one collective."""
+    members = [
+        state
+        for state in tex.registered_delayed_scaling(is_forward)
+        if state.reduces_amax and state.group is group and state.recipe.name == recipe_name
+    ]
+    flat = torch.cat([state.amax_history[0] for state in members])
+    torch.distributed.all_reduce(flat, op=torch.distributed.ReduceOp.MAX, group=group)
+    parts = flat.split([state.scale.numel() for state in members])
+    return {state.scale.data_ptr(): part for state, part in zip(members, parts, strict=True)}
+
+
+def _unfused_update(state: Any, recipe: DelayedScaling, reduced: torch.Tensor | None) -> None:
+    """The update in torch operations, for recipes with callables.
+
+    Unlike the native one it rolls the history also where the amax is 0, and computes
+    ``(fp8_max / amax) / 2**margin``.
+    """
+    history = state.amax_history
+    if reduced is not None:
+        history[0] = reduced
+    algo = recipe.amax_compute_algo
+    if callable(algo):
+        amax = algo(history)
+    else:
+        amax = history.amax(dim=0) if algo == "max" else history[0].clone()
+    rolled = torch.roll(history, -1, 0) if history.shape[0] > 1 else history.clone()
+    rolled[0] = 0
+    if recipe.scaling_factor_compute_algo is not None:
+        scale = recipe.scaling_factor_compute_algo(amax, state.scale, state.fp8_max, recipe)
+    else:
+        quotient = (state.fp8_max / amax) / 2**recipe.margin
+        quotient = torch.where(torch.isinf(quotient), torch.finfo(torch.float32).max, quotient)
+        usable = torch.isfinite(amax) & (amax > 0)
+        scale = torch.where(usable, quotient, state.scale)
+    state.replace_scale(scale)
+    history.copy_(rolled)
+
+
+def _python_update(states: Sequence[Any], is_forward: bool) -> None:
+    """Update of states that reduce over a process group or whose recipe holds callables."""
+    reduced: dict[int, torch.Tensor] = {}
+    done: set[tuple[int, str]] = set()
+    for state in states:
+        key = (id(state.group), state.recipe.name)
+        if state.reduces_amax and key not in done:
+            done.add(key)
+            reduced.update(_reduce_amaxes(state.group, state.recipe.name, is_forward))
+    for state in states:
+        amaxes = reduced.get(state.scale.data_ptr())
+        if state.recipe.has_python_update:
+            _unfused_update(state, state.recipe.python_recipe, amaxes)
+        else:
+            state.update(amaxes)
+
+
+def _make_quantized_tensor(
+    data: torch.Tensor,
+    scale_inv: torch.Tensor,
+    fp8_dtype: int,
+    shape: list[int],
+    dtype: torch.dtype,
+    core: Any,
+) -> Float8Tensor:
+    """The Python tensor of a step's quantized output or gradient."""
+    quantizer: Quantizer
+    if isinstance(core, cast.Float8QuantizerCore):
+        quantizer = Float8Quantizer(core.scale, core.amax, DType(fp8_dtype), columnwise=False)
+    else:
+        quantizer = Float8CurrentScalingQuantizer(
+            DType(fp8_dtype),
+            data.device,
+            columnwise=False,
+            force_pow_2_scales=core.force_pow_2_scales,
+            amax_epsilon=core.amax_epsilon,
+        )
+    return Float8Tensor(
+        shape,
+        dtype,
+        data,
+        scale_inv,
+        DType(fp8_dtype),
+        quantizer=quantizer,
+    )
+
+
+tex.set_python_update(_python_update)
+tex.set_quantized_tensor_factory(_make_quantized_tensor)
