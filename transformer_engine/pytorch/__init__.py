@@ -10,6 +10,27 @@ from . import constants  # noqa: E402  # after the native module, like all below
 from .attention import DotProductAttention, InferenceParams, RotaryPositionEmbedding  # noqa: E402
 from .constants import DType  # noqa: E402
 from .distributed import CudaRNGStatesTracker, checkpoint  # noqa: E402
+from .module import (  # noqa: E402
+    LayerNorm,
+    LayerNormLinear,
+    LayerNormMLP,
+    Linear,
+    RMSNorm,
+)
+from .quantization import (  # noqa: E402
+    DelayedScalingRequest,
+    QuantizerRequest,
+    QuantizerRole,
+    autocast,
+    fp8_autocast,
+    fp8_model_init,
+    get_default_recipe,
+    is_fp8_available,
+    is_fp8_block_scaling_available,
+    is_mxfp8_available,
+    is_nvfp4_available,
+    quantized_model_init,
+)
 from .tensor import (  # noqa: E402
     Float8BlockQuantizer,
     Float8BlockwiseQTensor,
@@ -51,6 +72,25 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     # data types
     "DType",
     "constants",
+    # modules
+    "LayerNorm",
+    "LayerNormLinear",
+    "LayerNormMLP",
+    "Linear",
+    "RMSNorm",
+    # quantization
+    "DelayedScalingRequest",
+    "QuantizerRequest",
+    "QuantizerRole",
+    "autocast",
+    "fp8_autocast",
+    "fp8_model_init",
+    "get_default_recipe",
+    "is_fp8_available",
+    "is_fp8_block_scaling_available",
+    "is_mxfp8_available",
+    "is_nvfp4_available",
+    "quantized_model_init",
     # attention
     "DotProductAttention",
     "InferenceParams",

@@ -1,0 +1,615 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What every module shares: parameters and their initialisation, recipe state, checkpoint state.
+
+A module's forward runs natively (`StepModule` in csrc/step_module.h); Python is entered once to
+build the step, when the recipe changes, and for hooks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from transformer_engine.common.recipe import Recipe
+
+from ..cpp_extensions import state, steps
+from ..quantization import FP8GlobalStateManager
+from ..recipe_state import (
+    SLOTS_PER_GEMM,
+    DelayedScalingRecipeState,
+    RecipeState,
+    fp8_max_of,
+    native_recipe,
+)
+from ..tensor import QuantizedTensor
+from . import extra_state
+
+__all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "resolve_device"]
+
+# Keys of the forward and the backward state in fp8_meta and quantizers.
+STATE_KEYS = ("scaling_fwd", "scaling_bwd")
+
+InitMethod = Callable[[torch.Tensor], Any]
+
+_dummy_wgrads: dict[tuple[tuple[int, ...], torch.dtype, torch.device], torch.Tensor] = {}
+
+
+def get_dummy_wgrad(
+    shape: Iterable[int], dtype: torch.dtype, zero: bool = False, device: Any = None
+) -> torch.Tensor:
+    """A cached placeholder gradient for a weight whose gradient went into ``main_grad``.
+
+    Parameters
+    ----------
+    shape, dtype
+        Of the weight.
+    zero : bool, default False
+        Fill it with zeros.
+    device : torch.device, optional
+        CUDA when available, else the CPU, when None.
+
+    Returns
+    -------
+    torch.Tensor
+        Detached; the same storage for equal arguments. Its values mean nothing unless `zero`.
+    """
+    key = (tuple(shape), dtype, resolve_device(device or "cuda"))
+    dummy = _dummy_wgrads.get(key)
+    if dummy is None:
+        dummy = torch.empty(key[0], dtype=dtype, device=key[2], requires_grad=False)
+        _dummy_wgrads[key] = dummy
+    if zero:
+        dummy.fill_(0)
+    return dummy.detach()
+
+
+def resolve_device(device: torch.device | str | None) -> torch.device:
+    """The device a module is built on.
+
+    The constructors' default "cuda" means: the device of a surrounding ``torch.device`` context
+    if there is one, else CUDA when it is available, else the CPU. Any other value is taken as is.
+    """
+    if device is not None and str(device) != "cuda":
+        return torch.device(device)
+    default = torch.get_default_device()
+    if default.type != "cpu":
+        return default
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def default_init(weight: torch.Tensor) -> torch.Tensor:
+    """N(0, 0.023)"""
+    return torch.nn.init.normal_(weight, mean=0.0, std=0.023)
+
+
+def zeros_init(weight: torch.Tensor) -> torch.Tensor:
+    """All zeros."""
+    return torch.nn.init.zeros_(weight)
+
+
+def ones_init(weight: torch.Tensor) -> torch.Tensor:
+    """All ones."""
+    return torch.nn.init.ones_(weight)
+
+
+@dataclass(frozen=True)
+class ParameterInit:
+    """How a parameter gets its values."""
+
+    init_fn: InitMethod
+    get_rng_state_tracker: Callable[[], Any] | None = None
+    rng_tracker_name: str | None = None
+    fp8_meta_index: int | None = None  # the weight's quantizer slot
+
+
+class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
+    """Base of all modules with a native step.
+
+    Parameters
+    ----------
+    name : str, optional
+        For messages and debugging; ``Layer_<n>`` when None.
+    """
+
+    # Attributes the step is made from: assigning one drops the step.
+    _step_attributes: ClassVar[frozenset[str]] = frozenset()
+    _module_count: ClassVar[int] = 0
+    num_gemms: ClassVar[int] = 1
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__()
+        if name is None:
+            name = f"Layer_{TransformerEngineBaseModule._module_count}"
+            TransformerEngineBaseModule._module_count += 1
+        self.name = name
+        self.fp8_initialized = False
+        self.fp8_meta: dict[str, Any] = {
+            "fp8_checkpoint": False,
+            "fp8_group": None,
+            "num_gemms": self.num_gemms,
+        }
+        self.quantizers: dict[str, list[Any]] = {"scaling_fwd": [], "scaling_bwd": []}
+        self.tp_group: Any = None
+        self.tp_size = 1
+        self.sequence_parallel = False
+        self.primary_weights_in_fp8 = FP8GlobalStateManager.with_fp8_parameters()
+        self.preserve_high_precision_init_val = FP8GlobalStateManager.with_high_precision_init_val()
+        self.param_init_meta: dict[str, ParameterInit] = {}
+        self.fsdp_group: Any = None
+        self.wgrad_accumulation_and_reduce_hooks: list[Callable[[], Any]] = []
+        self.output_quantizer_role: Any = None
+        self.grad_input_quantizer_role: Any = None
+        self.delay_wgrad_compute = False
+        self._quantizer_set: Any = None
+
+    # ---- attributes --------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Plain values skip nn.Module's search for parameters, buffers and modules; what the step
+        # was made from drops it.
+        if name in self._step_attributes:
+            self._step = None
+        if isinstance(value, (torch.Tensor, torch.nn.Module)) or self._is_registered(name):
+            super().__setattr__(name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def _is_registered(self, name: str) -> bool:
+        fields = self.__dict__
+        return (
+            name in fields.get("_parameters", ())
+            or name in fields.get("_buffers", ())
+            or name in fields.get("_modules", ())
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Native objects are rebuilt on the next forward from the buffers in fp8_meta.
+        state = self.__dict__.copy()
+        state["_quantizer_set"] = None
+        state["quantizers"] = {"scaling_fwd": [], "scaling_bwd": []}
+        return state
+
+    @property
+    def fp8(self) -> bool:
+        """Whether the latest forward was quantized."""
+        return self._step is not None and bool(self._step.was_quantized)
+
+    @property
+    def fp8_calibration(self) -> bool:
+        """Whether the latest forward observed amaxes in high precision."""
+        return self._step is not None and bool(self._step.was_calibrating)
+
+    # ---- step and quantizers -----------------------------------------------------------------
+
+    def _make_step(self) -> Any:
+        """The native step for the attributes as they are now."""
+        step = self._build_step()
+        if self._quantizer_set is not None:
+            step.set_quantizers(self._quantizer_set)
+        return step
+
+    def _build_step(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__}._build_step: no native step is defined.")
+
+    def _make_quantizers(self, recipe: Recipe) -> None:
+        """Quantizers and buffers for a recipe; delayed-scaling buffers survive a rebuild."""
+        old_recipe = self.fp8_meta.get("recipe")
+        if old_recipe is not None and not (
+            isinstance(recipe, type(old_recipe)) or isinstance(old_recipe, type(recipe))
+        ):
+            warnings.warn(
+                f"Recipe type changed from {type(old_recipe).__name__} to "
+                f"{type(recipe).__name__} in {self.name}; quantizers are rebuilt.",
+                UserWarning,
+                stacklevel=2,
+            )
+        self._check_parameter_formats(recipe)
+        device = self._parameter_device()
+        states = {}
+        for mode, key in zip(SLOTS_PER_GEMM, STATE_KEYS, strict=True):
+            state = RecipeState.create(
+                recipe,
+                mode=mode,
+                num_quantizers=self.num_gemms * SLOTS_PER_GEMM[mode],
+                device=device,
+            )
+            state.inherit_state_from(self.fp8_meta.get(key))
+            states[key] = state
+        self._adopt_states(recipe, states)
+        self._use_loaded_buffers()
+
+    def _adopt_states(self, recipe: Recipe, states: dict[str, RecipeState]) -> None:
+        self.fp8_meta.update(states)
+        self.fp8_meta["recipe"] = recipe
+        self.fp8_meta["fp8_max_fwd"] = fp8_max_of(recipe, fprop_tensor=True)
+        self.fp8_meta["fp8_max_bwd"] = fp8_max_of(recipe, fprop_tensor=False)
+        self.quantizers = {key: state.make_quantizers() for key, state in states.items()}
+        self._quantizer_set = steps.QuantizerSet(
+            native_recipe(recipe),
+            [quantizer._core for quantizer in self.quantizers["scaling_fwd"]],
+            [quantizer._core for quantizer in self.quantizers["scaling_bwd"]],
+            states["scaling_fwd"].native,
+            states["scaling_bwd"].native,
+        )
+        FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
+        self.fp8_initialized = True
+        self.fp8_meta["fp8_checkpoint"] = True
+        if self._step is not None:
+            self._step.set_quantizers(self._quantizer_set)
+
+    def _check_parameter_formats(self, recipe: Recipe) -> None:
+        for name, parameter in self._parameters.items():
+            if isinstance(parameter, QuantizedTensor):
+                quantizer = parameter._quantizer
+                if quantizer is not None and not quantizer.fits_recipe(recipe):
+                    raise RuntimeError(
+                        f"Recipe mismatch for '{name}' of {self.name}: the parameter is a "
+                        f"{type(parameter).__name__}; recipe {type(recipe).__name__} needs "
+                        "another format. Use the recipe of quantized_model_init."
+                    )
+
+    def _parameter_device(self) -> torch.device:
+        for parameter in self._parameters.values():
+            if parameter is not None and parameter.device.type != "meta":
+                return parameter.device
+        return resolve_device("cuda")
+
+    def init_fp8_metadata(self, num_gemms: int = 1) -> None:
+        """Make quantizers for the region in force; nothing outside one."""
+        del num_gemms  # fixed by the class
+        region = state.autocast_state()
+        if region.enabled or region.calibrating:
+            recipe = FP8GlobalStateManager.get_fp8_recipe()
+            if self._quantizer_set is None or self.fp8_meta.get("recipe") != recipe:
+                self._make_quantizers(recipe)
+
+    def adjust_amax_history_length(self, length: int, fwd: bool | None = None) -> None:
+        """Change the length of the delayed-scaling histories, keeping the newest maxima.
+
+        Parameters
+        ----------
+        length : int
+            At least 1.
+        fwd : bool, optional
+            Only the forward (True) or backward (False) history; both when None.
+        """
+        if length < 1:
+            raise ValueError(
+                f"{type(self).__name__}.adjust_amax_history_length: length is {length}; "
+                "at least 1 is required."
+            )
+        keys = {None: ("scaling_fwd", "scaling_bwd"), True: ("scaling_fwd",)}.get(
+            fwd, ("scaling_bwd",)
+        )
+        states = self._delayed_states()
+        if states is None:
+            return
+        for key in keys:
+            states[key].set_history_length(length)
+        self._adopt_states(self.fp8_meta["recipe"], dict(states))
+
+    def _delayed_states(self) -> dict[str, DelayedScalingRecipeState] | None:
+        """Both delayed-scaling states, or None under another recipe or none."""
+        states = {key: self.fp8_meta.get(key) for key in STATE_KEYS}
+        if all(isinstance(state, DelayedScalingRecipeState) for state in states.values()):
+            return states  # type: ignore[return-value]  # just checked
+        return None
+
+    def get_fp8_meta_tensors(self) -> dict[str, list[torch.Tensor]] | None:
+        """Copies of the delayed-scaling buffers, or None without any."""
+        states = self._delayed_states()
+        if states is None:
+            return None
+        return {
+            key: [state.scale.clone(), state.amax_history.clone()] for key, state in states.items()
+        }
+
+    def reset_fp8_meta_tensors(
+        self, fp8_meta_tensors: dict[str, list[torch.Tensor]] | None = None
+    ) -> None:
+        """Put copies of `get_fp8_meta_tensors` back, or fresh values (scale 1, history 0)."""
+        for key, buffers in (self._delayed_states() or {}).items():
+            if fp8_meta_tensors is None:
+                buffers.scale.fill_(1)
+                buffers.amax_history.zero_()
+            else:
+                scale, history = fp8_meta_tensors[key]
+                buffers.scale.copy_(scale)
+                buffers.amax_history.copy_(history)
+
+    # ---- parameters --------------------------------------------------------------------------
+
+    def register_parameter(
+        self,
+        name: str,
+        param: torch.nn.Parameter | None,
+        *,
+        init_fn: InitMethod | None = None,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        rng_tracker_name: str | None = None,
+        fp8_meta_index: int | None = None,
+    ) -> None:
+        """Register a parameter and how `reset_parameters` fills it (N(0, 0.023) when not said)."""
+        super().register_parameter(name, param)
+        if "param_init_meta" in self.__dict__ and name not in self.param_init_meta:
+            self.param_init_meta[name] = ParameterInit(
+                init_fn=init_fn or default_init,
+                get_rng_state_tracker=get_rng_state_tracker,
+                rng_tracker_name=rng_tracker_name,
+                fp8_meta_index=fp8_meta_index,
+            )
+
+    def reset_parameters(self, defer_init: bool = False) -> None:
+        """Draw all parameters anew.
+
+        A parameter on the meta device gets memory: on CUDA when available, else on the CPU; its
+        attributes move to the new parameter. Others keep their identity, dtype and device.
+
+        Parameters
+        ----------
+        defer_init : bool, default False
+            Do nothing; the caller will call again.
+        """
+        if defer_init:
+            return
+        for name, how in self.param_init_meta.items():
+            parameter = self._parameters.get(name)
+            if parameter is not None:
+                self._reset_parameter(name, parameter, how)
+
+    def _reset_parameter(
+        self, name: str, parameter: torch.nn.Parameter, how: ParameterInit
+    ) -> None:
+        quantizes = (
+            self.primary_weights_in_fp8
+            and how.fp8_meta_index is not None
+            and not isinstance(parameter, QuantizedTensor)
+        )
+        is_meta = parameter.device.type == "meta"
+        values: torch.Tensor = parameter
+        if is_meta:
+            values = torch.empty_like(parameter, device=_real_device())
+        elif isinstance(parameter, QuantizedTensor):
+            values = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        with torch.no_grad(), _forked(how):
+            how.init_fn(values)
+        if isinstance(parameter, QuantizedTensor) and not is_meta:
+            with torch.no_grad():
+                parameter.copy_(values)
+            return
+        if not is_meta and not quantizes:
+            return
+        self._install_parameter(name, parameter, values, how if quantizes else None)
+
+    def _install_parameter(
+        self,
+        name: str,
+        old: torch.nn.Parameter,
+        values: torch.Tensor,
+        how: ParameterInit | None,
+    ) -> None:
+        """Replace a parameter by new values, quantized when `how` is given; attributes survive."""
+        attributes = dict(old.__dict__)
+        requires_grad = old.requires_grad
+        if how is not None:
+            quantized = self._quantize_parameter(values.detach(), how)
+            new = torch.nn.Parameter(quantized, requires_grad=requires_grad)
+            if self.preserve_high_precision_init_val:
+                _keep_init_value(new, values.detach().cpu().clone())
+        else:
+            new = torch.nn.Parameter(values.detach(), requires_grad=requires_grad)
+        for key, value in attributes.items():
+            if key not in new.__dict__:
+                setattr(new, key, value)
+        self._parameters[name] = new
+
+    def _quantize_parameter(self, values: torch.Tensor, how: ParameterInit) -> torch.Tensor:
+        recipe = FP8GlobalStateManager.quantization_state.parameters_recipe
+        recipe = recipe or self.fp8_meta.get("recipe") or FP8GlobalStateManager.get_fp8_recipe()
+        if self._quantizer_set is None:
+            self._make_quantizers(recipe)
+        assert how.fp8_meta_index is not None
+        quantizer = self.quantizers["scaling_fwd"][how.fp8_meta_index].copy()
+        quantizer.internal = False
+        quantizer.set_usage(rowwise=True, columnwise=torch.is_grad_enabled())
+        return quantizer(values)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        # A moved quantized parameter is a new object: what users hung on it moves along.
+        attributes = {
+            name: dict(parameter.__dict__)
+            for name, parameter in self._parameters.items()
+            if isinstance(parameter, QuantizedTensor)
+        }
+        result = super()._apply(fn, recurse)
+        for name, values in attributes.items():
+            parameter = self._parameters[name]
+            for key, value in values.items():
+                if parameter is not None and key not in parameter.__dict__:
+                    rebound = getattr(value, "__func__", None)
+                    setattr(parameter, key, rebound.__get__(parameter) if rebound else value)
+        return result
+
+    # ---- parallelism -------------------------------------------------------------------------
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        """Give the group when ``tp_size`` was given without one.
+
+        Raises
+        ------
+        NotImplementedError
+            For a group of more than one rank.
+        """
+        _check_one_rank(type(self).__name__, tp_group, self.tp_size)
+        self.tp_group = tp_group
+
+    # ---- delayed weight gradients ------------------------------------------------------------
+
+    def register_wgrad_accumulation_and_reduce_hooks(self, hook: Callable[[], Any]) -> None:
+        """Call `hook` at the end of every `backward_dw`."""
+        self.wgrad_accumulation_and_reduce_hooks.append(hook)
+
+    def need_backward_dw(self) -> bool:
+        """Whether weight gradients wait for `backward_dw`."""
+        return bool(self.delay_wgrad_compute)
+
+    def backward_dw(self) -> None:
+        """Run the oldest delayed weight gradient and assign (not add) it to ``weight.grad``.
+
+        Nothing happens unless ``delay_wgrad_compute=True``.
+
+        Raises
+        ------
+        RuntimeError
+            If no backward is waiting.
+        """
+        if not self.need_backward_dw():
+            return
+        step = self._step
+        if step is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.backward_dw: no forward has run; run forward and backward "
+                "once for each backward_dw."
+            )
+        with torch.no_grad():
+            for weight, gradient in step.run_delayed_wgrads():
+                if gradient is not None:
+                    weight.grad = gradient
+        for hook in self.wgrad_accumulation_and_reduce_hooks:
+            hook()
+
+    # ---- checkpoint state --------------------------------------------------------------------
+
+    def get_extra_state(self) -> torch.Tensor:
+        """The recipe state as a uint8 CPU tensor; see module/extra_state.py."""
+        states = self._delayed_states()
+        if states is None:
+            return extra_state.encode(self.fp8_meta.get("loaded_buffers"))
+        forward, backward = states.values()
+        return extra_state.encode(
+            extra_state.DelayedScalingBuffers(
+                forward.scale, forward.amax_history, backward.scale, backward.amax_history
+            )
+        )
+
+    def set_extra_state(self, state: Any) -> None:
+        """Restore a recipe state; None or empty means a fresh one.
+
+        Delayed-scaling buffers wait for the first forward under that recipe; under another recipe
+        they are not used.
+
+        Raises
+        ------
+        RuntimeError
+            For a state that cannot be read.
+        """
+        buffers = extra_state.decode(state)
+        if buffers is None:
+            return
+        shapes = {
+            "scaling_fwd": (buffers.scale_fwd, buffers.amax_history_fwd),
+            "scaling_bwd": (buffers.scale_bwd, buffers.amax_history_bwd),
+        }
+        for mode, key in zip(SLOTS_PER_GEMM, STATE_KEYS, strict=True):
+            expected = self.num_gemms * SLOTS_PER_GEMM[mode]
+            found = shapes[key][0].numel()
+            if found != expected:
+                raise RuntimeError(
+                    f"{type(self).__name__}.set_extra_state: {mode} state has {found} slots; "
+                    f"{expected} are required. The checkpoint belongs to another module."
+                )
+        self.fp8_meta["loaded_buffers"] = buffers
+        self._use_loaded_buffers()
+
+    def _use_loaded_buffers(self) -> None:
+        """Copy loaded buffers into the states in force, if those are delayed scaling."""
+        loaded = self.fp8_meta.get("loaded_buffers")
+        states = self._delayed_states()
+        if loaded is None or states is None:
+            return
+        forward, backward = states.values()
+        for buffers, scale, history in (
+            (forward, loaded.scale_fwd, loaded.amax_history_fwd),
+            (backward, loaded.scale_bwd, loaded.amax_history_bwd),
+        ):
+            buffers.scale.copy_(scale)
+            resized = buffers.resize_history(history, buffers.amax_history.shape[0])
+            buffers.amax_history.copy_(resized)
+        self.fp8_meta["loaded_buffers"] = None
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        key = prefix + "_extra_state"
+        if self.primary_weights_in_fp8 and key in state_dict:
+            self.set_extra_state(state_dict[key])  # casts below need the scale
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if key in missing_keys:
+            missing_keys.remove(key)  # weights of a plain module: a fresh recipe state
+
+
+def _real_device() -> torch.device:
+    """Where meta parameters are materialised."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class _forked:  # a context, used like a function
+    """Runs inside the parameter's RNG tracker, if it has one."""
+
+    def __init__(self, how: ParameterInit) -> None:
+        self._context: Any = None
+        if how.get_rng_state_tracker is not None:
+            tracker = how.get_rng_state_tracker()
+            name = how.rng_tracker_name
+            self._context = tracker.fork(name) if name else tracker.fork()
+
+    def __enter__(self) -> None:
+        if self._context is not None:
+            self._context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._context is not None:
+            self._context.__exit__(*error)
+
+
+def _get_high_precision_init_val(self: torch.Tensor) -> torch.Tensor | None:
+    return getattr(self, "_high_precision_init_val", None)
+
+
+def _clear_high_precision_init_val(self: torch.Tensor) -> None:
+    if hasattr(self, "_high_precision_init_val"):
+        del self._high_precision_init_val
+
+
+def _keep_init_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Hang the initial value and its two accessors on a quantized parameter."""
+    parameter._high_precision_init_val = value  # type: ignore[attr-defined]
+    parameter.get_high_precision_init_val = _get_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]
+    parameter.clear_high_precision_init_val = _clear_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]
+
+
+def _check_one_rank(owner: str, tp_group: Any, tp_size: int) -> None:
+    size = tp_size
+    if tp_group is not None:
+        size = torch.distributed.get_world_size(tp_group)
+    if size > 1:
+        raise NotImplementedError(
+            f"{owner}: tensor-parallel size is {size}; this version runs on one rank "
+            "(tp_size=1). Leave tp_group and tp_size at their defaults."
+        )

@@ -1,0 +1,229 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..cpp_extensions import steps
+from .base import InitMethod, TransformerEngineBaseModule, resolve_device
+from .linear_parameters import (
+    LinearOptions,
+    Placement,
+    WeightShape,
+    linear_spec,
+    mark_bias,
+    mark_delayed,
+    register_linear_parameters,
+    split_rows,
+)
+
+__all__ = ["Linear"]
+
+
+class Linear(TransformerEngineBaseModule):
+    """y = x W^T + b
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes of the last dimension of input and output.
+    sequence_parallel : bool, default False
+        Effective only with more than one tensor-parallel rank.
+    fuse_wgrad_accumulation : bool, default False
+        Accumulate the weight gradient into ``weight.main_grad`` (its dtype is the sum's) instead
+        of returning it to autograd.
+    tp_group, tp_size
+        One rank in this version; NotImplementedError for more.
+    get_rng_state_tracker : callable, optional
+        Returns the RNG tracker under which weights are drawn.
+    rng_tracker_name : str, optional
+        State of that tracker to use.
+    init_method : callable, optional
+        Fills the weight in place; N(0, 0.023) when None. Biases start at 0.
+    bias : bool, default True
+    return_bias : bool, default False
+        Return ``(output, bias)`` and do not add the bias; None without bias.
+    params_dtype : torch.dtype, optional
+        torch's default dtype when None.
+    parallel_mode : {None, "row", "column"}
+    parameters_split : sequence of str or dict of str to int, optional
+        Register the weight (and bias) as slices ``<name>_weight`` of equal, or the given, rows.
+    device : torch.device or str, default "cuda"
+        "cuda" means CUDA when available, else the CPU; see `resolve_device`.
+    ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad, ub_bulk_wgrad, ub_name
+        Overlap of communication with several ranks; no effect on one.
+    delay_wgrad_compute : bool, default False
+        Leave weight gradients to `backward_dw`.
+    symmetric_ar_type : str, optional
+        Kind of all-reduce with several ranks; no effect on one.
+    save_original_input : bool, default False
+        Save the input in high precision for backward and quantize it again there. Not with
+        delayed scaling (ValueError).
+    name : str, optional
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments outside the above.
+    NotImplementedError
+        For more than one tensor-parallel rank.
+    """
+
+    _step_attributes = frozenset(
+        {
+            "in_features",
+            "out_features",
+            "use_bias",
+            "return_bias",
+            "fuse_wgrad_accumulation",
+            "delay_wgrad_compute",
+            "save_original_input",
+        }
+    )
+
+    def __init__(  # noqa: PLR0913  # public signature
+        self,
+        in_features: int,
+        out_features: int,
+        sequence_parallel: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        rng_tracker_name: str | None = None,
+        init_method: InitMethod | None = None,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        parallel_mode: str | None = None,
+        parameters_split: Sequence[str] | Mapping[str, int] | None = None,
+        device: torch.device | str = "cuda",
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
+        ub_name: str | None = None,
+        delay_wgrad_compute: bool = False,
+        symmetric_ar_type: str | None = None,
+        save_original_input: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        options = LinearOptions(
+            parallel_mode=parallel_mode,
+            tp_group=tp_group,
+            tp_size=tp_size,
+            sequence_parallel=sequence_parallel,
+            symmetric_ar_type=symmetric_ar_type,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
+            ub_flags={
+                "ub_overlap_ag": ub_overlap_ag,
+                "ub_overlap_rs": ub_overlap_rs,
+                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
+                "ub_bulk_dgrad": ub_bulk_dgrad,
+                "ub_bulk_wgrad": ub_bulk_wgrad,
+            },
+            ub_name=ub_name,
+        )
+        options.check("Linear")
+        self.in_features = in_features
+        self.out_features = out_features
+        self.use_bias = bias
+        self.return_bias = return_bias
+        self.parallel_mode = parallel_mode
+        self.tp_group = tp_group
+        self.tp_size = tp_size
+        self.sequence_parallel = sequence_parallel and tp_size > 1
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self.delay_wgrad_compute = delay_wgrad_compute
+        self.symmetric_ar_type = symmetric_ar_type
+        self.save_original_input = save_original_input
+        self.ub_name = ub_name
+        self.ub_overlap_ag = ub_overlap_ag
+        self.ub_overlap_rs = ub_overlap_rs
+        self.ub_overlap_rs_dgrad = ub_overlap_rs_dgrad
+        self.ub_bulk_dgrad = ub_bulk_dgrad
+        self.ub_bulk_wgrad = ub_bulk_wgrad
+        device = resolve_device(device)
+        shape = WeightShape(
+            out_features=out_features,
+            in_features=in_features,
+            partition_dim=1 if parallel_mode == "row" else 0,
+            has_bias=bias,
+            split=split_rows("Linear", parameters_split, out_features),
+        )
+        placement = Placement(
+            device=device,
+            dtype=params_dtype or torch.get_default_dtype(),
+            init_method=init_method,
+            get_rng_state_tracker=get_rng_state_tracker,
+            rng_tracker_name=rng_tracker_name,
+        )
+        self.weight_names, self.bias_names = register_linear_parameters(self, shape, placement)
+        self.reset_parameters(defer_init=device.type == "meta")
+        mark_bias(self, self.bias_names, parallel_mode)
+        if delay_wgrad_compute:
+            mark_delayed(self, self.weight_names)
+
+    def _build_step(self) -> Any:
+        return steps.LinearStep(
+            name="Linear.forward",
+            linear=linear_spec(
+                self,
+                self.weight_names,
+                self.bias_names if self.use_bias else [],
+                in_features=self.in_features,
+                out_features=self.out_features,
+            ),
+            return_bias=bool(self.return_bias),
+            save_original_input=bool(self.save_original_input),
+        )
+
+    def forward(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
+        """Apply the layer.
+
+        Parameters
+        ----------
+        inp : torch.Tensor
+            ``[..., in_features]``, FP32, BF16 or FP16 and of the parameters' dtype outside
+            ``torch.autocast``; or a quantized tensor.
+        is_first_microbatch : bool, optional
+            True quantizes the weight and keeps the result (and overwrites ``main_grad``), False
+            uses the kept one unless the weight was written since, None keeps nothing.
+        fp8_output, fp8_grad : bool, default False
+            Inside a quantized region, return a quantized output, or pass a quantized gradient on.
+
+        Returns
+        -------
+        torch.Tensor ``[..., out_features]``, or ``(output, bias)`` with ``return_bias``.
+
+        Raises
+        ------
+        ValueError
+            For a wrong last dimension.
+        TypeError
+            For a dtype that does not fit the parameters.
+        """
+        return self._run_step(inp, is_first_microbatch, fp8_output, fp8_grad)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.use_bias}"
+        )
+
+
+steps.register_native_forward(Linear.forward)

@@ -1,0 +1,209 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Weights and biases of the linear modules: splitting, registration, argument checks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..cpp_extensions import steps
+from ..distributed import set_tensor_model_parallel_attributes
+from .base import (
+    InitMethod,
+    TransformerEngineBaseModule,
+    _check_one_rank,
+    default_init,
+    zeros_init,
+)
+
+GEMM_PARALLEL_MODES = ("row", "column", None)
+SYMMETRIC_AR_TYPES = (None, "nccl", "multimem_all_reduce", "two_shot", "one_shot")
+
+
+def split_rows(
+    owner: str, parameters_split: Sequence[str] | Mapping[str, int] | None, rows: int
+) -> dict[str, int]:
+    """Name prefix -> rows of each weight slice; one nameless slice when not split.
+
+    Raises
+    ------
+    ValueError
+        For an empty split, or rows that do not sum to `rows`.
+    TypeError
+        For another kind of object.
+    """
+    if parameters_split is None:
+        return {"": rows}
+    if isinstance(parameters_split, str) or not isinstance(parameters_split, (Sequence, Mapping)):
+        raise TypeError(
+            f"{owner}: parameters_split is a {type(parameters_split).__name__}; a sequence of "
+            "names or a dict of name -> rows is required."
+        )
+    if not parameters_split:
+        raise ValueError(
+            f"{owner}: parameters_split is empty; at least one name is required. Pass None for "
+            "one unsplit weight."
+        )
+    if isinstance(parameters_split, Mapping):
+        split = {name.rstrip("_") + "_": count for name, count in parameters_split.items()}
+        if sum(split.values()) != rows:
+            raise ValueError(
+                f"{owner}: parameters_split has {sum(split.values())} rows together; "
+                f"out_features={rows} is required."
+            )
+        return split
+    names = [name.rstrip("_") + "_" for name in parameters_split]
+    if rows % len(names) != 0:
+        raise ValueError(
+            f"{owner}: parameters_split has {len(names)} names; out_features={rows} must be "
+            "divisible by that. Pass a dict of name -> rows for unequal slices."
+        )
+    return dict.fromkeys(names, rows // len(names))
+
+
+@dataclass(frozen=True)
+class LinearOptions:
+    """Constructor arguments of a linear module that need more than one process, or a check."""
+
+    parallel_mode: str | None
+    tp_group: Any
+    tp_size: int
+    sequence_parallel: bool
+    symmetric_ar_type: str | None
+    fuse_wgrad_accumulation: bool
+    delay_wgrad_compute: bool
+    ub_flags: Mapping[str, bool]
+    ub_name: str | None
+
+    def check(self, owner: str) -> None:
+        """Raise for values that are wrong, or need more than one process."""
+        if self.parallel_mode not in GEMM_PARALLEL_MODES:
+            raise ValueError(
+                f"{owner}: parallel_mode is {self.parallel_mode!r}; 'row', 'column' or None is "
+                "required."
+            )
+        if self.symmetric_ar_type not in SYMMETRIC_AR_TYPES:
+            raise ValueError(
+                f"{owner}: symmetric_ar_type is {self.symmetric_ar_type!r}; one of "
+                f"{SYMMETRIC_AR_TYPES} is required."
+            )
+        _check_one_rank(owner, self.tp_group, self.tp_size)
+        wanted = [name for name, value in self.ub_flags.items() if value]
+        if wanted and self.sequence_parallel:
+            warnings.warn(
+                f"{owner}: {', '.join(wanted)} overlap communication between ranks; with one rank "
+                "there is none and they have no effect.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+@dataclass(frozen=True)
+class WeightShape:
+    """One weight of a linear module, with its bias: [out, in] and [out]."""
+
+    out_features: int
+    in_features: int
+    partition_dim: int = 0  # of the weight: 1 for row-parallel layers
+    has_bias: bool = True
+    weight_name: str = "weight"
+    bias_name: str = "bias"
+    fp8_meta_index: int = 1
+    split: Mapping[str, int] | None = None  # name prefix -> rows
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where parameters are made and how they are drawn."""
+
+    device: torch.device
+    dtype: torch.dtype
+    init_method: InitMethod | None = None
+    get_rng_state_tracker: Any = None
+    rng_tracker_name: str | None = None
+
+
+def register_linear_parameters(
+    module: TransformerEngineBaseModule, shape: WeightShape, placement: Placement
+) -> tuple[list[str], list[str]]:
+    """Register a linear layer's weights and biases; slices share one contiguous buffer.
+
+    Returns
+    -------
+    (weight names, bias names)
+    """
+    split = shape.split or {"": shape.out_features}
+    if len(split) > 1 and module.primary_weights_in_fp8:
+        raise RuntimeError(
+            f"{type(module).__name__}: parameters_split has {len(split)} slices inside "
+            "quantized_model_init; one slice is required. Build with one weight, or quantize the "
+            "whole weight."
+        )
+    weight_buffer = torch.empty(
+        shape.out_features, shape.in_features, device=placement.device, dtype=placement.dtype
+    )
+    bias_buffer = torch.empty(
+        shape.out_features if shape.has_bias else 0,
+        device=placement.device,
+        dtype=placement.dtype,
+    )
+    weight_names: list[str] = []
+    bias_names: list[str] = []
+    row = 0
+    for prefix, rows in split.items():
+        weight = torch.nn.Parameter(weight_buffer[row : row + rows])
+        set_tensor_model_parallel_attributes(
+            tensor=weight, is_parallel=True, dim=shape.partition_dim, stride=1
+        )
+        weight_names.append(prefix + shape.weight_name)
+        module.register_parameter(
+            weight_names[-1],
+            weight,
+            init_fn=placement.init_method or default_init,
+            get_rng_state_tracker=placement.get_rng_state_tracker,
+            rng_tracker_name=placement.rng_tracker_name,
+            fp8_meta_index=shape.fp8_meta_index,
+        )
+        if shape.has_bias:
+            bias_names.append(prefix + shape.bias_name)
+            bias = torch.nn.Parameter(bias_buffer[row : row + rows])
+            module.register_parameter(bias_names[-1], bias, init_fn=zeros_init)
+        else:
+            # An attribute, not a parameter: no key in the state dict.
+            empty = torch.empty(0, device=placement.device, dtype=placement.dtype)
+            object.__setattr__(module, prefix + shape.bias_name, empty)
+        row += rows
+    return weight_names, bias_names
+
+
+def mark_bias(module: TransformerEngineBaseModule, names: list[str], parallel_mode: Any) -> None:
+    """Attributes that trainers read from biases."""
+    for name in names:
+        bias = getattr(module, name)
+        if parallel_mode == "row":
+            bias.sequence_parallel = module.sequence_parallel
+        elif parallel_mode == "column":
+            set_tensor_model_parallel_attributes(tensor=bias, is_parallel=True, dim=0, stride=1)
+
+
+def linear_spec(module: Any, weight_names: list[str], bias_names: list[str], **shape: Any) -> Any:
+    """The native description of one linear layer of `module`."""
+    return steps.LinearSpec(
+        label=f"{type(module).__name__}.forward",
+        weight_names=weight_names,
+        bias_names=bias_names,
+        fuse_wgrad_accumulation=bool(module.fuse_wgrad_accumulation),
+        delay_wgrad_compute=bool(module.delay_wgrad_compute),
+        **shape,
+    )
+
+
+def mark_delayed(module: TransformerEngineBaseModule, names: list[str]) -> None:
+    """Tell trainers that these gradients arrive after backward."""
+    for name in names:
+        getattr(module, name).skip_backward_post_hook = True

@@ -1,0 +1,109 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What LayerNorm and RMSNorm share."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+
+from ..cpp_extensions import steps
+from .base import (
+    InitMethod,
+    TransformerEngineBaseModule,
+    ones_init,
+    resolve_device,
+    zeros_init,
+)
+
+
+class NormModule(TransformerEngineBaseModule):
+    """Parameters and step of a normalization module; see `LayerNorm` for the arguments."""
+
+    _step_attributes = frozenset({"eps", "zero_centered_gamma", "normalized_shape"})
+    num_gemms = 0
+    _is_rmsnorm: ClassVar[bool]
+
+    # No quantized operand, hence no recipe state and no `_extra_state` key.
+    get_extra_state = torch.nn.Module.get_extra_state
+    set_extra_state = torch.nn.Module.set_extra_state
+
+    def __init__(  # noqa: PLR0913  # public signature
+        self,
+        normalized_shape: Iterable[int] | int | None,
+        eps: float,
+        sequence_parallel: bool | None,
+        params_dtype: torch.dtype | None,
+        zero_centered_gamma: bool,
+        hidden_size: int | None,
+        *,
+        device: torch.device | str = "cuda",
+        dtype: torch.dtype | None = None,
+        sm_margin: int | dict[str, int] = 0,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        owner = type(self).__name__
+        shape = _one_of(owner, "normalized_shape", normalized_shape, "hidden_size", hidden_size)
+        if shape is None:
+            raise RuntimeError(
+                f"{owner}: neither normalized_shape nor hidden_size is given; normalized_shape is "
+                "required."
+            )
+        dtype = _one_of(owner, "dtype", dtype, "params_dtype", params_dtype)
+        self.normalized_shape = (
+            (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        )
+        self.eps = eps
+        self.zero_centered_gamma = zero_centered_gamma
+        self.sm_margin = sm_margin
+        self._marks_sequence_parallel = sequence_parallel
+        self._placement = (resolve_device(device), dtype or torch.get_default_dtype())
+        self._register("weight", zeros_init if zero_centered_gamma else ones_init)
+
+    def _register(self, name: str, init_fn: InitMethod) -> None:
+        device, dtype = self._placement
+        parameter = torch.nn.Parameter(
+            torch.empty(self.normalized_shape, device=device, dtype=dtype)
+        )
+        if self._marks_sequence_parallel is not None:
+            parameter.sequence_parallel = self._marks_sequence_parallel  # type: ignore[attr-defined]
+        self.register_parameter(name, parameter, init_fn=init_fn)
+
+    def _build_step(self) -> Any:
+        norm = steps.NormSpec(
+            label=f"{type(self).__name__}.forward",
+            is_rmsnorm=self._is_rmsnorm,
+            weight_name="weight",
+            bias_name="bias",
+            hidden=math.prod(self.normalized_shape),
+            epsilon=float(self.eps),
+            zero_centered_gamma=bool(self.zero_centered_gamma),
+        )
+        return steps.NormStep(norm=norm, normalized_shape=list(self.normalized_shape))
+
+    def extra_repr(self) -> str:
+        shape = self.normalized_shape
+        return (
+            f"{shape[0] if len(shape) == 1 else shape}, eps={self.eps}, "
+            f"zero_centered_gamma={self.zero_centered_gamma}"
+        )
+
+
+def _one_of(owner: str, name: str, value: Any, old_name: str, old_value: Any) -> Any:
+    """The value under its current or its deprecated name."""
+    if old_value is None:
+        return value
+    if value is not None:
+        raise RuntimeError(
+            f"{owner}: both {name} and its deprecated synonym {old_name} are given; one is "
+            f"required. Use {name}."
+        )
+    warnings.warn(
+        f"{owner}: {old_name} is deprecated; use {name}.", DeprecationWarning, stacklevel=4
+    )
+    return old_value

@@ -1,0 +1,53 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Root mean square normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..cpp_extensions import steps
+from .norm_module import NormModule
+
+__all__ = ["RMSNorm"]
+
+
+class RMSNorm(NormModule):
+    """y = x / sqrt(mean(x^2) + eps) * weight over the trailing dimensions
+
+    Statistics are FP32 (Zhang and Sennrich 2019, arXiv:1910.07467). The parameters, and the
+    errors raised, are those of `LayerNorm`.
+    """
+
+    _is_rmsnorm = True
+
+    def __init__(
+        self,
+        normalized_shape: Iterable[int] | int | None = None,
+        eps: float = 1e-5,
+        sequence_parallel: bool | None = None,
+        params_dtype: torch.dtype | None = None,
+        zero_centered_gamma: bool = False,
+        hidden_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            normalized_shape,
+            eps,
+            sequence_parallel,
+            params_dtype,
+            zero_centered_gamma,
+            hidden_size,
+            **kwargs,
+        )
+        self.reset_parameters(defer_init=self.weight.device.type == "meta")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalize; see `LayerNorm.forward`."""
+        return self._run_step(input)
+
+
+steps.register_native_forward(RMSNorm.forward)
