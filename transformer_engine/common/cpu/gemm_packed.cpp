@@ -128,7 +128,7 @@ Scratch get_scratch(const PackedProblem& problem, const Pieces& pieces) {
   const bool has_sums = problem.shape.k > pieces.k;
   const int64_t sums_bytes =
       has_sums ? row_tiles * problem.kernels.tile_rows * pieces.cols * kWordBytes : 0;
-  char* const memory = static_cast<char*>(GemmWorkspace::get(a_bytes + b_bytes + sums_bytes));
+  char* const memory = static_cast<char*>(gemm_workspace(a_bytes + b_bytes + sums_bytes));
   return {memory, memory + a_bytes,
           has_sums ? reinterpret_cast<float*>(memory + a_bytes + b_bytes) : nullptr};
 }

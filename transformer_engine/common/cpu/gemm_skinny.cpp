@@ -44,7 +44,7 @@ void gemm_skinny_with(const GemmSkinnyKernels& kernels, const GemmArgs& args,
   prepare.dtype = args.a.matrix.dtype;
   prepare.m = m;
   prepare.k = k;
-  prepare.prepared = GemmWorkspace::get(kernels.prepared_bytes(prepare));
+  prepare.prepared = gemm_workspace(kernels.prepared_bytes(prepare));
   kernels.prepare(prepare);
 
   GemmSkinnyArgs multiply;

@@ -6,33 +6,22 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <new>
+#include <optional>
+
+#include "core/scratch.h"
 
 namespace transformer_engine::cpu {
 
-class GemmWorkspace {
- public:
-  // At least `bytes`, aligned to a cache line, uninitialised. Valid until the thread's next call.
-  static void* get(int64_t bytes) {
-    thread_local GemmWorkspace workspace;
-    if (bytes > workspace.size_bytes_) {
-      workspace.buffer_.reset();
-      workspace.size_bytes_ = 0;
-      workspace.buffer_.reset(static_cast<char*>(
-          ::operator new(static_cast<size_t>(bytes), std::align_val_t{kAlignment})));
-      workspace.size_bytes_ = bytes;
-    }
-    return workspace.buffer_.get();
+// At least `bytes`, on a cache line boundary, uninitialised. Valid until the thread's next call.
+inline void* gemm_workspace(int64_t bytes) {
+  thread_local std::optional<Scratch<char>> buffer;
+  thread_local int64_t size_bytes = 0;
+  if (bytes > size_bytes) {
+    size_bytes = 0;  // what holds should the allocation fail
+    buffer.emplace(bytes);
+    size_bytes = bytes;
   }
-
- private:
-  static constexpr size_t kAlignment = 64;
-  struct Free {
-    void operator()(char* p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
-  };
-  std::unique_ptr<char, Free> buffer_;
-  int64_t size_bytes_ = 0;
-};
+  return buffer.has_value() ? buffer->data() : nullptr;
+}
 
 }  // namespace transformer_engine::cpu
