@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Timing shared by all benchmarks.
 
-A benchmark is a list of `Comparison`s: one case of ours against baselines, on one thread count.
+A benchmark is a list of `Comparison`s: one case of ours against baselines.
 The cases of a comparison take turns in one process, so that a change of clock or of load meets
 all of them; each round times one batch of calls per case, and the median over the rounds counts.
 
@@ -47,17 +47,20 @@ class Case:
         Bytes read plus written by one call as the formula needs them, 0 when not of interest.
     flops : int
         Floating-point operations of one call, 0 when not of interest.
+    threads : int, optional
+        Instead of the comparison's: to compare thread counts.
     """
 
     name: str
     run: Callable[[], object]
     bytes_moved: int = 0
     flops: int = 0
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ours against baselines at one problem and thread count.
+    """Ours against baselines at one problem.
 
     Attributes
     ----------
@@ -114,29 +117,38 @@ class Outcome:
         return self.ours.speed() / baseline.speed()
 
 
-def _batch_size(run: Callable[[], object]) -> int:
+def _batch_size(case: Case, threads: int) -> int:
     """Calls per batch, after warming up."""
+    torch.set_num_threads(threads)
     calls, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < WARM_UP_SECONDS or calls < 2:
-        run()
+        case.run()
         calls += 1
     return max(1, round(calls * BATCH_SECONDS / elapsed))
+
+
+def _seconds_per_call(case: Case, threads: int, batch: int) -> float:
+    """Time of one batch. The call that is not timed wakes the threads after a change of count."""
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+        case.run()
+    start = time.perf_counter()
+    for _ in range(batch):
+        case.run()
+    return (time.perf_counter() - start) / batch
 
 
 def measure(comparison: Comparison, rounds: int) -> Outcome:
     """Time all cases of a comparison in turns."""
     previous = torch.get_num_threads()
-    torch.set_num_threads(comparison.threads)
+    cases = [comparison.ours, *comparison.baselines]
+    threads = [case.threads or comparison.threads for case in cases]
     try:
-        cases = [comparison.ours, *comparison.baselines]
-        batches = [_batch_size(case.run) for case in cases]
+        batches = [_batch_size(case, count) for case, count in zip(cases, threads, strict=True)]
         samples: list[list[float]] = [[] for _ in cases]
         for _ in range(rounds):
-            for case, batch, times in zip(cases, batches, samples, strict=True):
-                start = time.perf_counter()
-                for _ in range(batch):
-                    case.run()
-                times.append((time.perf_counter() - start) / batch)
+            for case, count, batch, times in zip(cases, threads, batches, samples, strict=True):
+                times.append(_seconds_per_call(case, count, batch))
     finally:
         torch.set_num_threads(previous)
     timings = []
@@ -206,11 +218,11 @@ def _as_record(outcome: Outcome) -> dict[str, object]:
             "quartiles": timing.quartiles,
             "bytes_moved": timing.case.bytes_moved,
             "flops": timing.case.flops,
+            "threads": timing.case.threads or outcome.comparison.threads,
         }
 
     return {
         "problem": outcome.comparison.problem,
-        "threads": outcome.comparison.threads,
         "goal": outcome.comparison.goal,
         "ours": record(outcome.ours),
         "baselines": [
