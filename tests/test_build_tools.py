@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -143,3 +144,13 @@ def test_the_numbers_of_this_tree_are_there():
 def test_cycles_are_whole_groups_and_the_largest_comes_first():
     graph = {"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c", "a"}, "f": {"a"}}
     assert list(dependencies.cycles(graph)) == [["c", "d", "e"], ["a", "b"]]
+
+
+def test_the_benchmark_runner_finds_files_and_refuses_an_unknown_word(capsys):
+    path = ROOT / "benchmarks" / "__main__.py"
+    spec = importlib.util.spec_from_file_location("benchmark_runner", path)
+    runner = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(runner)
+    assert "benchmarks.kernels.bench_cast" in runner.benchmark_modules()
+    assert runner.main(["no such benchmark", "--rounds", "1"]) == 2
+    assert "benchmarks.kernels.bench_cast" in capsys.readouterr().out
