@@ -86,9 +86,9 @@ class AttentionCase:
 
     def added(self) -> torch.Tensor | float:
         """What is added to the scaled scores, float64."""
-        if self.bias_type == "pre_scale_bias":
+        if self.bias is not None and self.bias_type == "pre_scale_bias":
             return self.scale * self.bias.double()
-        if self.bias_type == "post_scale_bias":
+        if self.bias is not None and self.bias_type == "post_scale_bias":
             return self.bias.double()
         if self.bias_type == "no_bias":
             return 0.0
@@ -136,6 +136,7 @@ def reference_attention(
     if case.softmax_type == "off-by-one":
         total = total + 1
     elif case.softmax_type == "learnable":
+        assert case.offset is not None
         total = total + case.offset.double().exp().view(1, -1, 1, 1)
     probabilities = torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), 0.0)
     out = torch.einsum("bhij,bhjd->bihd", probabilities, v)
@@ -211,11 +212,10 @@ def gradient_bound(
     def per_group(x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(2, (case.groups, repeat)).sum(3)
 
-    bounds = (
-        case.scale * torch.einsum("bhij,bjhd->bihd", d_s, k),
-        per_group(case.scale * torch.einsum("bhij,bihd->bjhd", d_s, q)),
-        per_group(torch.einsum("bhij,bihd->bjhd", p, grad)),
-        d_s,
-    )
     tiny = torch.finfo(dtype).tiny
-    return tuple(ratio * bound + tiny for bound in bounds)
+    return (
+        ratio * case.scale * torch.einsum("bhij,bjhd->bihd", d_s, k) + tiny,
+        ratio * per_group(case.scale * torch.einsum("bhij,bihd->bjhd", d_s, q)) + tiny,
+        ratio * per_group(torch.einsum("bhij,bihd->bjhd", p, grad)) + tiny,
+        ratio * d_s + tiny,
+    )
