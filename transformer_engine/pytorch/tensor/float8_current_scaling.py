@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,7 +12,13 @@ from torch.distributed import ProcessGroup
 
 from ..constants import DType
 from ..cpp_extensions import cast as tex
-from .float8_quantizer import FP8_MAX, Float8QuantizerBase, check_fp8_dtype, tensor_from_data
+from .float8_quantizer import (
+    FP8_MAX,
+    Float8QuantizerBase,
+    check_fp8_dtype,
+    core_setting,
+    tensor_from_data,
+)
 from .storage.float8_tensor_storage import Float8TensorStorage
 
 
@@ -84,23 +89,8 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
         self.scale = scale
         self.amax = amax
 
-    @property
-    def force_pow_2_scales(self) -> bool:
-        """Powers of two only."""
-        return bool(self._core.force_pow_2_scales)
-
-    @force_pow_2_scales.setter
-    def force_pow_2_scales(self, value: bool) -> None:
-        self._core.force_pow_2_scales = bool(value)
-
-    @property
-    def amax_epsilon(self) -> float:
-        """Lower bound of the amax."""
-        return float(self._core.amax_epsilon)
-
-    @amax_epsilon.setter
-    def amax_epsilon(self, value: float) -> None:
-        self._core.amax_epsilon = float(value)
+    force_pow_2_scales: bool = core_setting("force_pow_2_scales", bool, "Powers of two only.")
+    amax_epsilon: float = core_setting("amax_epsilon", float, "Lower bound of the amax.")
 
     def copy(self) -> Float8CurrentScalingQuantizer:
         """A quantizer of its own with the same settings."""
@@ -168,22 +158,8 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
         torch.distributed.all_reduce(highest, op=torch.distributed.ReduceOp.MAX, group=group)
         return bool((lowest == highest).item())
 
-    def make_empty(
-        self,
-        shape: Iterable[int],
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-        requires_grad: bool = False,
-        pin_memory: bool = False,
-    ) -> Any:
-        return super().make_empty(
-            shape,
-            dtype=dtype,
-            device=self.device if device is None else device,
-            requires_grad=requires_grad,
-            pin_memory=pin_memory,
-        )
+    def _default_device(self) -> torch.device | None:
+        return self.device
 
     def _cast(
         self, source: torch.Tensor

@@ -9,7 +9,7 @@ Rule: q = saturating round-to-nearest-even cast of x * scale; +-Inf and what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +34,22 @@ def check_fp8_dtype(owner: str, fp8_dtype: Any) -> DType:
     return dtype
 
 
+def core_setting(name: str, convert: Callable[[Any], Any], text: str) -> Any:
+    """A property that lives in the native object, which native steps read."""
+
+    def read(self: Float8QuantizerBase) -> Any:
+        return convert(getattr(self._core, name))
+
+    def write(self: Float8QuantizerBase, value: Any) -> None:
+        setattr(self._core, name, convert(value))
+
+    return property(read, write, doc=text)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
 class Float8QuantizerBase(Quantizer):
     """What both per-tensor quantizers share: settings in a native object, bytes and scale.
 
@@ -48,41 +64,12 @@ class Float8QuantizerBase(Quantizer):
 
     # The settings every quantizer has, kept in the native object.
 
-    @property
-    def rowwise_usage(self) -> bool:
-        """Make the rowwise copy."""
-        return bool(self._core.rowwise_usage)
-
-    @rowwise_usage.setter
-    def rowwise_usage(self, value: bool) -> None:
-        self._core.rowwise_usage = bool(value)
-
-    @property
-    def columnwise_usage(self) -> bool:
-        """Make the columnwise copy, which is the transpose."""
-        return bool(self._core.columnwise_usage)
-
-    @columnwise_usage.setter
-    def columnwise_usage(self, value: bool) -> None:
-        self._core.columnwise_usage = bool(value)
-
-    @property
-    def internal(self) -> bool:
-        """Give storages instead of tensors."""
-        return bool(self._core.internal)
-
-    @internal.setter
-    def internal(self, value: bool) -> None:
-        self._core.internal = bool(value)
-
-    @property
-    def optimize_for_gemm(self) -> bool:
-        """Without effect for per-tensor FP8: its layout suits the GEMM anyway."""
-        return bool(self._core.optimize_for_gemm)
-
-    @optimize_for_gemm.setter
-    def optimize_for_gemm(self, value: bool) -> None:
-        self._core.optimize_for_gemm = bool(value)
+    rowwise_usage: bool = core_setting("rowwise_usage", bool, "Make the rowwise copy.")
+    columnwise_usage: bool = core_setting("columnwise_usage", bool, "Make the transpose.")
+    internal: bool = core_setting("internal", bool, "Give storages instead of tensors.")
+    optimize_for_gemm: bool = core_setting(
+        "optimize_for_gemm", bool, "Without effect: the layout suits the GEMM anyway."
+    )
 
     @property
     def dtype(self) -> DType:
@@ -150,40 +137,19 @@ class Float8QuantizerBase(Quantizer):
                 "there is nothing to make. Turn one on with set_usage."
             )
 
-    def make_empty(
-        self,
-        shape: Iterable[int],
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-        requires_grad: bool = False,
-        pin_memory: bool = False,
+    def _make_empty(
+        self, shape: torch.Size, dtype: torch.dtype, requires_grad: bool, options: dict[str, Any]
     ) -> Any:
-        """An uninitialised tensor with the copies that the usages ask for.
-
-        Parameters
-        ----------
-        shape : iterable of int
-            Any, also with empty axes.
-        dtype : torch.dtype, default torch.float32
-            Nominal dtype.
-        device : optional
-            Default torch's default device.
-        requires_grad, pin_memory : bool, default False
-            As of any tensor.
-        """
         self._check_usages("make_empty")
-        sizes = torch.Size(shape)
-        options: dict[str, Any] = {"device": device, "pin_memory": pin_memory}
         data = transpose = None
         if self.rowwise_usage:
-            data = torch.empty(sizes, dtype=torch.uint8, **options)
+            data = torch.empty(shape, dtype=torch.uint8, **options)
         if self.columnwise_usage:
-            columnwise_shape = self.get_columnwise_shape(sizes)
+            columnwise_shape = self.get_columnwise_shape(shape)
             transpose = torch.empty(columnwise_shape, dtype=torch.uint8, **options)
         scale_inv = torch.empty(1, dtype=torch.float32, **options)
         return self._wrap(
-            data, transpose, scale_inv, shape=sizes, dtype=dtype, requires_grad=requires_grad
+            data, transpose, scale_inv, shape=shape, dtype=dtype, requires_grad=requires_grad
         )
 
     def quantize_impl(self, tensor: torch.Tensor) -> Any:
@@ -330,23 +296,8 @@ class Float8Quantizer(Float8QuantizerBase):
         core = tex.Float8QuantizerCore(scale, amax, int(dtype), rowwise, columnwise)
         super().__init__(core, rowwise=rowwise, columnwise=columnwise)
 
-    @property
-    def scale(self) -> torch.Tensor:
-        """float32 [1]."""
-        return self._core.scale
-
-    @scale.setter
-    def scale(self, value: torch.Tensor) -> None:
-        self._core.scale = value
-
-    @property
-    def amax(self) -> torch.Tensor:
-        """float32 [1]."""
-        return self._core.amax
-
-    @amax.setter
-    def amax(self, value: torch.Tensor) -> None:
-        self._core.amax = value
+    scale: torch.Tensor = core_setting("scale", _same, "float32 [1].")
+    amax: torch.Tensor = core_setting("amax", _same, "float32 [1].")
 
     def copy(self) -> Float8Quantizer:
         """A quantizer of its own that shares scale and amax."""

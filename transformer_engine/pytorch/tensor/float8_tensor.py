@@ -71,41 +71,17 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
                 )
         source = next((b for b in (data, data_transpose) if b is not None), fp8_scale_inv)
         strides = data.stride() if data is not None and data.shape == torch.Size(shape) else None
-        return QuantizedTensor._make_wrapper(
+        self = QuantizedTensor._make_wrapper(
             cls, shape, dtype, device or source.device, requires_grad, strides
         )
-
-    def __init__(  # noqa: PLR0913  # frozen public signature
-        self,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        data: torch.Tensor | None,
-        fp8_scale_inv: torch.Tensor,
-        fp8_dtype: DType,
-        requires_grad: bool = False,
-        data_transpose: torch.Tensor | None = None,
-        quantizer: Quantizer | None = None,
-        device: torch.device | None = None,
-    ) -> None:
-        if data is not None and data.shape != torch.Size(shape):
-            data = data.view(shape)
         self._init_storage(
-            data=data,
+            data=data.view(shape) if data is not None and strides is None else data,
             fp8_scale_inv=fp8_scale_inv,
             fp8_dtype=fp8_dtype,
             data_transpose=data_transpose,
             quantizer=None if quantizer is None else quantizer.copy_for_tensor(),
         )
-
-    # The storage's fields that a tensor has anyway.
-
-    @property
-    def _shape(self) -> torch.Size:  # type: ignore[override]
-        return self.shape
-
-    @property
-    def _dtype(self) -> torch.dtype:  # type: ignore[override]
-        return self.dtype
+        return self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         values = "no data"

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,18 +68,10 @@ class IdentityQuantizer(Quantizer):
         # A copy: a later write to the input must not change the result.
         return self._wrap(plain.to(self.dtype or plain.dtype, copy=True), tensor.dtype)
 
-    def make_empty(
-        self,
-        shape: Iterable[int],
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-        requires_grad: bool = False,
-        pin_memory: bool = False,
+    def _make_empty(
+        self, shape: torch.Size, dtype: torch.dtype, requires_grad: bool, options: dict[str, Any]
     ) -> Any:
-        hp_data = torch.empty(
-            torch.Size(shape), dtype=self.dtype or dtype, device=device, pin_memory=pin_memory
-        )
+        hp_data = torch.empty(shape, dtype=self.dtype or dtype, **options)
         return self._wrap(hp_data, dtype, requires_grad)
 
     def update_quantized(
@@ -126,28 +118,12 @@ class IdentityTensor(QuantizedTensor, IdentityTensorStorage):  # type: ignore[mi
         requires_grad: bool = False,
         quantizer: Quantizer | None = None,
     ) -> IdentityTensor:
-        return QuantizedTensor._make_wrapper(
+        self = QuantizedTensor._make_wrapper(
             cls, shape, dtype, hp_data.device, requires_grad, hp_data.stride()
         )
-
-    def __init__(
-        self,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        hp_data: torch.Tensor,
-        requires_grad: bool = False,
-        quantizer: Quantizer | None = None,
-    ) -> None:
         self._hp_data = hp_data
         self._quantizer = None if quantizer is None else quantizer.copy_for_tensor()
-
-    @property
-    def _shape(self) -> torch.Size:  # type: ignore[override]
-        return self.shape
-
-    @property
-    def _dtype(self) -> torch.dtype:  # type: ignore[override]
-        return self.dtype
+        return self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{type(self).__name__}({self._hp_data!r})"

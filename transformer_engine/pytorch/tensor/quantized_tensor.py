@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch.utils._pytree import tree_map
@@ -69,8 +69,6 @@ class QuantizedTensor(torch.Tensor):
     """
 
     # The storage's side of the class, which mypy cannot see from here.
-    _dtype: torch.dtype
-    _shape: torch.Size
     _quantizer: Quantizer | None
     get_metadata: Callable[[], dict[str, Any]]
     get_usages: Callable[[], dict[str, bool]]
@@ -84,6 +82,10 @@ class QuantizedTensor(torch.Tensor):
         return False
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # `__new__` has done it all; without this the storage's constructor would be called.
+        pass
 
     @staticmethod
     def _make_wrapper(
@@ -104,6 +106,20 @@ class QuantizedTensor(torch.Tensor):
             device=device,
             requires_grad=requires_grad,
         )
+
+    # Fields of a storage that a tensor has anyway.
+    if TYPE_CHECKING:
+        _shape: torch.Size
+        _dtype: torch.dtype
+    else:
+
+        @property
+        def _shape(self) -> torch.Size:
+            return self.shape
+
+        @property
+        def _dtype(self) -> torch.dtype:
+            return self.dtype
 
     # --- values ---------------------------------------------------------------------------------
 

@@ -100,7 +100,6 @@ class Quantizer(abc.ABC):
             `dst`.
         """
 
-    @abc.abstractmethod
     def make_empty(
         self,
         shape: Iterable[int],
@@ -110,7 +109,30 @@ class Quantizer(abc.ABC):
         requires_grad: bool = False,
         pin_memory: bool = False,
     ) -> Any:
-        """An uninitialised quantized tensor with the copies that the usages ask for."""
+        """An uninitialised quantized tensor with the copies that the usages ask for.
+
+        Parameters
+        ----------
+        shape : iterable of int
+            Any, also with empty axes.
+        dtype : torch.dtype, default torch.float32
+            Nominal dtype.
+        device : optional
+            Default the quantizer's own, else torch's default device.
+        requires_grad, pin_memory : bool, default False
+            As of any tensor.
+        """
+        options = {"device": device or self._default_device(), "pin_memory": pin_memory}
+        return self._make_empty(torch.Size(shape), dtype, requires_grad, options)
+
+    def _default_device(self) -> torch.device | None:
+        return None
+
+    def _make_empty(
+        self, shape: torch.Size, dtype: torch.dtype, requires_grad: bool, options: dict[str, Any]
+    ) -> Any:
+        """`make_empty` of a format; `options` go to torch.empty."""
+        raise NotImplementedError(f"{type(self).__name__}.make_empty is not implemented.")
 
     @abc.abstractmethod
     def copy(self: _QuantizerT) -> _QuantizerT:
