@@ -38,7 +38,10 @@ PYTORCH_LAYERS: dict[str, int] = {
         (
             ("constants", "torch_version", "cpp_extensions", "utils", "nvtx", "jit"),
             ("quantized_tensor", "tensor"),
-            ("quantization", "recipe_state", "distributed", "cpu_offload", "userbuffers"),
+            (
+                *("quantization", "recipe_state", "distributed", "cpu_offload", "cpu_offload_v1"),
+                "userbuffers",
+            ),
             (
                 *("module", "attention", "ops", "optimizers", "transformer", "router", "ep"),
                 *("permutation", "cross_entropy", "newton_schulz", "export", "onnx_extensions"),

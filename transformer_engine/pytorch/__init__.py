@@ -9,6 +9,11 @@ _native = load_framework_extension("torch")  # the modules below use it
 from . import constants  # noqa: E402  # after the native module, like all below
 from .attention import DotProductAttention, InferenceParams, RotaryPositionEmbedding  # noqa: E402
 from .constants import DType  # noqa: E402
+from .cpu_offload import (  # noqa: E402
+    ManualOffloadSynchronizer,
+    get_cpu_offload_context,
+    mark_not_offload,
+)
 from .distributed import CudaRNGStatesTracker, checkpoint  # noqa: E402
 from .module import (  # noqa: E402
     LayerNorm,
@@ -99,9 +104,12 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     "get_cudnn_version",
     "get_device_compute_capability",
     "is_bf16_available",
-    # recompute and random streams
+    # recompute, random streams, activation offload
     "CudaRNGStatesTracker",
+    "ManualOffloadSynchronizer",
     "checkpoint",
+    "get_cpu_offload_context",
+    "mark_not_offload",
     # tensor base
     "QuantizedTensor",
     "QuantizedTensorStorage",
