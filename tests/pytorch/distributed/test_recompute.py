@@ -7,9 +7,12 @@ import warnings
 import pytest
 import torch
 
+import transformer_engine.pytorch as te
 from helpers.ranks import ranks
+from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
 from transformer_engine.pytorch import distributed
 from transformer_engine.pytorch.distributed import CudaRNGStatesTracker, checkpoint
+from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 
 MODES = pytest.mark.parametrize("use_reentrant", [True, False], ids=["reentrant", "hooks"])
 
@@ -180,6 +183,84 @@ def test_torch_autocast_is_restored(use_reentrant):
         return checkpoint(block, value, use_reentrant=use_reentrant)
 
     assert_same(gradients(lambda: run(wrapped), block, [x]), expected)
+
+
+class RegionReader(torch.nn.Module):
+    """Not one of ours: asks for the region in force, as user code may."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        manager = FP8GlobalStateManager
+        self.seen.append((manager.is_fp8_enabled(), manager.get_fp8_recipe()))
+        return x * x
+
+
+@MODES
+def test_the_quantization_region_is_in_force_again(use_reentrant):
+    reader, recipe = RegionReader(), Float8CurrentScaling()
+    with te.autocast(recipe=recipe):
+        output = checkpoint(reader, make_input(), use_reentrant=use_reentrant)
+    output.sum().backward()
+    assert [(enabled, seen is recipe) for enabled, seen in reader.seen] == [(True, True)] * 2
+    assert not FP8GlobalStateManager.is_fp8_enabled()
+
+
+def train(recipe, run):
+    """Outputs, gradients and scaling state of three steps of one layer."""
+    FP8GlobalStateManager.reset()
+    torch.manual_seed(0)
+    layer = te.Linear(32, 32)
+    seen = []
+    for step in range(3):
+        x = torch.randn(16, 32, generator=torch.Generator().manual_seed(step)).requires_grad_()
+        output = run(layer, x, recipe)
+        output.square().sum().backward()
+        seen += [output.detach(), x.grad, layer.weight.grad.clone()]
+        layer.weight.grad = None
+        if recipe.delayed():
+            for key in ("scaling_fwd", "scaling_bwd"):
+                state = layer.fp8_meta[key]
+                seen += [state.scale.clone(), state.amax_history.clone()]
+    FP8GlobalStateManager.reset()
+    return seen
+
+
+def outer_region(call):
+    def run(layer, x, recipe):
+        with te.autocast(recipe=recipe):
+            return call(layer, x)
+
+    return run
+
+
+def inner_region(call):
+    def run(layer, x, recipe):
+        def function(value):
+            with te.autocast(recipe=recipe):
+                return layer(value)
+
+        return call(function, x)
+
+    return run
+
+
+@MODES
+@pytest.mark.parametrize("region", [outer_region, inner_region])
+@pytest.mark.parametrize("wrap", [checkpoint, torch.utils.checkpoint.checkpoint])
+@pytest.mark.parametrize(
+    "recipe",
+    [DelayedScaling(amax_history_len=4), Float8CurrentScaling()],
+    ids=["delayed", "current"],
+)
+def test_quantized_layers_train_identically(use_reentrant, region, wrap, recipe):
+    expected = train(recipe, region(lambda function, x: function(x)))
+    actual = train(
+        recipe, region(lambda function, x: wrap(function, x, use_reentrant=use_reentrant))
+    )
+    assert_same(actual, expected)
 
 
 @MODES

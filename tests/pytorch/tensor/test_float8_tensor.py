@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import sys
+import types
 
 import pytest
 import torch
@@ -596,6 +597,7 @@ def test_casts_of_ordinary_modules_are_unchanged():
 def test_deep_copies_of_modules_train_apart():
     module = Holder()
     module.weight.user_tag = ["mine"]
+    module.weight.get_initial = types.MethodType(lambda weight: torch.zeros(1), module.weight)
     module.weight.grad = torch.ones(8, 16)
     twin = copy.deepcopy(module)
     assert isinstance(twin.weight, torch.nn.Parameter)
@@ -606,6 +608,8 @@ def test_deep_copies_of_modules_train_apart():
     torch.optim.SGD(twin.parameters(), lr=1.0).step()
     assert torch.equal(module.weight._data, Holder().weight._data)
     assert not torch.equal(twin.weight._data, module.weight._data)
+    assert torch.equal(module.weight.get_initial(), torch.zeros(1))
+    assert twin.weight.get_initial.__self__ is twin.weight
     tied = torch.nn.ModuleList([module, module])
     twins = copy.deepcopy(tied)
     assert twins[0].weight is twins[1].weight
@@ -666,8 +670,12 @@ def test_plain_state_is_quantized_when_loaded():
 
 def test_pickled_parameters_stay_parameters():
     parameter = torch.nn.Parameter(make_tensor(), requires_grad=False)
+    parameter.user_tag = "mine"
+    parameter.bound = types.MethodType(lambda weight: weight, parameter)
     twin = pickle.loads(pickle.dumps(parameter))
     assert isinstance(twin, torch.nn.Parameter)
+    assert twin.user_tag == "mine"
+    assert not hasattr(twin, "bound")
     assert isinstance(twin, Float8Tensor)
     assert not twin.requires_grad
 

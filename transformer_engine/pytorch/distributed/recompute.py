@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activation recompute: torch.utils.checkpoint, plus the random streams of all trackers.
 
-Nothing here knows about FP8. Native modules notice by themselves that they run for the second time
+Nothing here keeps FP8 state. Native modules notice by themselves that they run for the second time
 and reuse what they recorded, so that torch.utils.checkpoint works without this file too. What it
-adds: named random streams, the caller's autocast context, keyword arguments in both modes, sharded
-saved inputs, and the two flags that other libraries ask for.
+adds: named random streams, the quantization region for code that asks for it, keyword arguments in
+both modes, sharded saved inputs, and the two flags that other libraries ask for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 import torch.utils.checkpoint
 from torch.distributed import ProcessGroup
 
+from ..cpp_extensions.state import autocast_state, set_autocast_state
 from .groups import get_distributed_world_size, is_distributed_ready
 from .rng import SavedStreams
 from .tensor_parallel import gather_split_1d_tensor, split_tensor_into_1d_equal_chunks
@@ -60,6 +61,17 @@ def in_fp8_activation_recompute_phase() -> bool:
     return _is_in_recompute_phase
 
 
+@contextlib.contextmanager
+def _region_in_force(region: Any) -> Iterator[None]:
+    """Put a quantization region of the past in force; leaving it updates nothing."""
+    present = autocast_state()
+    set_autocast_state(region)
+    try:
+        yield
+    finally:
+        set_autocast_state(present)
+
+
 class _RunTwice:
     """A function that replays, in every run but the first, the random streams of the first."""
 
@@ -68,6 +80,7 @@ class _RunTwice:
         self._keywords = keywords
         self._tracker = tracker
         self._streams: SavedStreams | None = None
+        self._region: Any = None
 
     def __call__(self, *args: Any) -> Any:
         """args: the positional arguments, then the values of the keywords."""
@@ -75,10 +88,13 @@ class _RunTwice:
         kwargs = dict(zip(self._keywords, args[count:], strict=True))
         if self._streams is None:
             self._streams = SavedStreams(self._tracker)
+            self._region = autocast_state()
+            self._region.first_module = False  # which owns the update after a backward pass
             with activation_recompute_forward(activation_recompute=True):
                 return self._function(*args[:count], **kwargs)
         with (
             self._streams.replay(),
+            _region_in_force(self._region),
             activation_recompute_forward(activation_recompute=True, recompute_phase=True),
         ):
             return self._function(*args[:count], **kwargs)

@@ -15,6 +15,7 @@ Rules, first match wins (a format's class adds its own in front):
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -324,28 +325,31 @@ class QuantizedTensor(torch.Tensor):
             )
         with torch.no_grad():
             twin = self._copied(torch.clone)
-        twin._quantizer = copy.deepcopy(self._quantizer, memo)
-        known = set(vars(twin))
-        for name, value in vars(self).items():
-            if name not in known:
-                setattr(twin, name, copy.deepcopy(value, memo))
-        twin.requires_grad_(self.requires_grad)
         if isinstance(self, torch.nn.Parameter):
-            twin = cast(_TensorT, torch.nn.Parameter(twin, requires_grad=self.requires_grad))
-            for name, value in vars(self).items():
-                if name not in vars(twin):
-                    setattr(twin, name, copy.deepcopy(value, memo))
+            twin = cast(_TensorT, torch.nn.Parameter(twin))
+        twin.requires_grad_(self.requires_grad)
+        memo[id(self)] = twin  # before the attributes: methods bound to the tensor lead back here
+        twin._quantizer = copy.deepcopy(self._quantizer, memo)
+        for name, value in self._user_attributes().items():
+            setattr(twin, name, copy.deepcopy(value, memo))
         if self.grad is not None:
             twin.grad = copy.deepcopy(self.grad, memo)
-        memo[id(self)] = twin
         return twin
 
+    def _user_attributes(self) -> dict[str, Any]:
+        """What others have set on the tensor object."""
+        own = vars(self._alias())
+        return {name: value for name, value in vars(self).items() if name not in own}
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if isinstance(self, torch.nn.Parameter):
-            # Saved as a parameter of a detached tensor, which is reduced in its turn.
-            rebuild = torch._utils._rebuild_parameter
-            return (rebuild, (self.detach(), self.requires_grad, {}))
-        return self._reduce()
+        if not isinstance(self, torch.nn.Parameter):
+            return self._reduce()
+        # A parameter of a detached tensor, which is reduced in its turn. Methods bound to the
+        # parameter are set again by whoever made them.
+        attributes = self._user_attributes().items()
+        state = {name: value for name, value in attributes if not callable(value)}
+        rebuild = torch._utils._rebuild_parameter_with_state
+        return (rebuild, (self.detach(), self.requires_grad, OrderedDict(), state))
 
     def _reduce(self) -> Any:
         """(module-level function, arguments) that rebuild the tensor from raw buffers."""
