@@ -162,9 +162,10 @@ def comparisons() -> Iterator[Comparison]:
     for rows in (32, 128):
         yield fp8(Problem(rows, 4096, 4096), goal=0.9)
     for size in (16, 64, 256):
-        yield fp8(Problem(size, size, size), goal=1.0)
+        # No goal: tex.gemm parses 15 arguments, which the modules' native steps do not.
+        yield fp8(Problem(size, size, size))
         for dtype in (torch.bfloat16, torch.float32):
-            yield high_precision(Problem(size, size, size), dtype, goal=1.0)
+            yield high_precision(Problem(size, size, size), dtype)
 
 
 if __name__ == "__main__":
