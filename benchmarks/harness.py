@@ -231,6 +231,16 @@ def _as_record(outcome: Outcome) -> dict[str, object]:
     }
 
 
+def _write(
+    path: Path, name: str, described: dict[str, object], outcomes: Sequence[Outcome]
+) -> None:
+    """Put one benchmark's results into a file that may hold others'."""
+    document = json.loads(path.read_text()) if path.exists() else {"benchmarks": {}}
+    records = [_as_record(outcome) for outcome in outcomes]
+    document["benchmarks"][name] = {"environment": described, "results": records}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main(
     name: str, comparisons: Iterable[Comparison], argv: Sequence[str] | None = None
 ) -> list[Outcome]:
@@ -248,17 +258,19 @@ def main(
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks...bench_{name}")
     parser.add_argument("--rounds", type=int, default=25, help="timed rounds per case")
     parser.add_argument("--only", default="", help="run problems containing this text")
-    parser.add_argument("--json", type=Path, help="write results to this file")
+    parser.add_argument(
+        "--json", type=Path, help="write results to this file; other benchmarks in it stay"
+    )
     options = parser.parse_args(argv)
+    if options.rounds < 2:
+        parser.error(f"--rounds is {options.rounds}; quartiles need 2 or more")
     described = environment()
     print("  ".join(f"{key}={value}" for key, value in described.items()))
     outcomes = []
     for comparison in comparisons:
         if options.only in comparison.problem:
-            outcomes.append(measure(comparison, max(options.rounds, 2)))
+            outcomes.append(measure(comparison, options.rounds))
             _print(outcomes[-1])
     if options.json is not None:
-        results = [_as_record(outcome) for outcome in outcomes]
-        document = {"benchmark": name, "environment": described, "results": results}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+        _write(options.json, name, described, outcomes)
     return outcomes
