@@ -8,8 +8,10 @@
 
 namespace transformer_engine::pytorch {
 
+void bind_activation(pybind11::module_& m);
 void bind_cast(pybind11::module_& m);
 void bind_gemm(pybind11::module_& m);
+void bind_norm(pybind11::module_& m);
 void bind_quantizer(pybind11::module_& m);
 void bind_state(pybind11::module_& m);
 void bind_steps(pybind11::module_& m);

@@ -31,8 +31,10 @@ PYBIND11_MODULE(transformer_engine_torch, m) {
   register_error<transformer_engine::TypeError>(PyExc_TypeError);
   register_error<transformer_engine::RuntimeError>(PyExc_RuntimeError);
   register_error<transformer_engine::NotImplementedError>(PyExc_NotImplementedError);
+  transformer_engine::pytorch::bind_activation(m);
   transformer_engine::pytorch::bind_cast(m);
   transformer_engine::pytorch::bind_gemm(m);
+  transformer_engine::pytorch::bind_norm(m);
   transformer_engine::pytorch::bind_report(m);
   transformer_engine::pytorch::bind_quantizer(m);
   transformer_engine::pytorch::bind_state(m);

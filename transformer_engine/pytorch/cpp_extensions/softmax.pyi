@@ -1,0 +1,26 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+import torch
+
+def scaled_aligned_causal_masked_softmax_backward(
+    output_grad: torch.Tensor, softmax_results: torch.Tensor, scale_factor: float
+) -> torch.Tensor: ...
+def scaled_aligned_causal_masked_softmax_forward(
+    input: torch.Tensor, scale_factor: float
+) -> torch.Tensor: ...
+def scaled_masked_softmax_backward(
+    output_grad: torch.Tensor, softmax_results: torch.Tensor, scale_factor: float
+) -> torch.Tensor: ...
+def scaled_masked_softmax_forward(
+    input: torch.Tensor, mask: torch.Tensor, scale_factor: float
+) -> torch.Tensor: ...
+def scaled_softmax_backward(
+    output_grad: torch.Tensor, softmax_results: torch.Tensor, scale_factor: float
+) -> torch.Tensor: ...
+def scaled_softmax_forward(input: torch.Tensor, scale_factor: float) -> torch.Tensor: ...
+def scaled_upper_triang_masked_softmax_backward(
+    output_grad: torch.Tensor, softmax_results: torch.Tensor, scale_factor: float
+) -> torch.Tensor: ...
+def scaled_upper_triang_masked_softmax_forward(
+    input: torch.Tensor, scale_factor: float
+) -> torch.Tensor: ...
