@@ -45,6 +45,7 @@ PYTORCH_LAYERS: dict[str, int] = {
             (
                 *("module", "attention", "ops", "optimizers", "transformer", "router", "ep"),
                 *("permutation", "cross_entropy", "newton_schulz", "export", "onnx_extensions"),
+                "softmax",
                 *("graph", "triton"),
             ),
             ("fp8", "float8_tensor"),  # old import paths: re-exports

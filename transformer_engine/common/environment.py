@@ -106,6 +106,13 @@ VARIABLES = (
         _SWITCH,
     ),
     Variable(
+        "NVTE_MASKED_SOFTMAX_FUSION",
+        "1",
+        "FusedScaleMaskSoftmax in one native pass (read when the module is made)",
+        CALL,
+        _SWITCH,
+    ),
+    Variable(
         "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
         "1",
         "0: only attention backends with a deterministic backward pass (read when an attention "
