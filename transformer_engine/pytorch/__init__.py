@@ -7,7 +7,12 @@ from transformer_engine.common import load_framework_extension
 _native = load_framework_extension("torch")  # the modules below use it
 
 from . import constants  # noqa: E402  # after the native module, like all below
-from .attention import DotProductAttention, InferenceParams, RotaryPositionEmbedding  # noqa: E402
+from .attention import (  # noqa: E402
+    DotProductAttention,
+    InferenceParams,
+    MultiheadAttention,
+    RotaryPositionEmbedding,
+)
 from .constants import DType  # noqa: E402
 from .cpu_offload import (  # noqa: E402
     ManualOffloadSynchronizer,
@@ -63,6 +68,7 @@ from .tensor import (  # noqa: E402
     restore_from_func_ctx,
     restore_from_saved,
 )
+from .transformer import TransformerLayer  # noqa: E402
 from .utils import (  # noqa: E402
     deinterleave_glu_tensor,
     get_cudnn_version,
@@ -99,7 +105,9 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     # attention
     "DotProductAttention",
     "InferenceParams",
+    "MultiheadAttention",
     "RotaryPositionEmbedding",
+    "TransformerLayer",
     # availability
     "get_cudnn_version",
     "get_device_compute_capability",

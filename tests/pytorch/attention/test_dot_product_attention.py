@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import transformer_engine.pytorch as te
 from helpers.attention import (
     AttentionCase,
     gradient_bound,
@@ -22,6 +23,7 @@ from helpers.attention import (
 )
 from helpers.generators import random_tensor
 from helpers.tolerances import assert_within
+from transformer_engine.common.recipe import DelayedScaling
 from transformer_engine.pytorch.attention import (
     DotProductAttention,
     explain_attention_backends,
@@ -941,6 +943,18 @@ def test_context_parallelism_over_more_ranks_is_refused(monkeypatch):
     module.cp_group = group  # clients also assign the attribute
     x = torch.zeros(3, 1, 2, 4)
     with pytest.raises(NotImplementedError, match="cp_group"):
+        module(x, x, x)
+
+
+@pytest.mark.parametrize("flag", ["fp8_dpa", "fp8_mha"])
+def test_fp8_attention_is_refused_and_other_recipes_leave_it_alone(flag):
+    x = random_tensor((3, 1, 2, 16), dtype=torch.bfloat16)
+    module = DotProductAttention(2, 16)
+    expected = module(x, x, x)
+    with te.autocast(recipe=DelayedScaling()):
+        assert torch.equal(module(x, x, x), expected)
+    asking = DelayedScaling(**{flag: True})
+    with te.autocast(recipe=asking), pytest.raises(NotImplementedError, match=f"{flag}=True"):
         module(x, x, x)
 
 

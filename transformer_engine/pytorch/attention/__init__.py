@@ -11,12 +11,14 @@ from .dot_product_attention import (
 )
 from .inference import InferenceParams
 from .masks import get_attention_mask
+from .multi_head_attention import MultiheadAttention
 from .rope import RotaryPositionEmbedding, apply_fused_qkv_rotary_pos_emb, apply_rotary_pos_emb
 
 __all__ = [
     "AttentionParams",
     "DotProductAttention",
     "InferenceParams",
+    "MultiheadAttention",
     "RotaryPositionEmbedding",
     "apply_fused_qkv_rotary_pos_emb",
     "apply_rotary_pos_emb",

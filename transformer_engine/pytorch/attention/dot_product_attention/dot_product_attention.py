@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...constants import AttnTypes
+from ...module.base import resolve_device
+from ...quantization import FP8GlobalStateManager
 from ..backends.base import Runner
 from ..backends.candidates import backend_reasons, select_backend, switches_from_environment
 from ..masks import normalize_mask_type, resolve_mask_rule
@@ -26,11 +28,8 @@ from ..resolve import check_bias, check_cu_seqlens, check_packed, check_qkv, spl
 __all__ = ["DotProductAttention"]
 
 _CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
+_is_fp8_enabled = FP8GlobalStateManager.is_fp8_enabled
 _MAX_PLANS = 256  # call signatures remembered per module
-
-
-def _default_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +166,11 @@ class DotProductAttention(torch.nn.Module):
         self.softmax_offset: Tensor | None = None
         if softmax_type == "off-by-one":
             self.softmax_offset = torch.zeros(
-                self._heads, dtype=torch.float32, device=_default_device()
+                self._heads, dtype=torch.float32, device=resolve_device("cuda")
             )
         elif softmax_type == "learnable":
             self.softmax_offset = torch.nn.Parameter(
-                torch.zeros(self._heads, dtype=torch.float32, device=_default_device())
+                torch.zeros(self._heads, dtype=torch.float32, device=resolve_device("cuda"))
             )
 
     def _set_sizes(
@@ -205,7 +204,7 @@ class DotProductAttention(torch.nn.Module):
         offset = self.softmax_offset
         if defer_init or not isinstance(offset, torch.nn.Parameter):
             return
-        device = _default_device() if offset.device.type == "meta" else offset.device
+        device = resolve_device("cuda") if offset.device.type == "meta" else offset.device
         fresh = torch.zeros(offset.shape, dtype=offset.dtype, device=device)
         self.softmax_offset = torch.nn.Parameter(fresh, requires_grad=offset.requires_grad)
 
@@ -312,7 +311,8 @@ class DotProductAttention(torch.nn.Module):
         fast_zero_fill, pad_between_seqs, num_splits, fp8_output, bf16_backward
             Accepted. They tune kernels or belong to FP8 attention; they do not change this result.
         inference_params, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors
-            NotImplementedError when given.
+            NotImplementedError when given; also inside ``autocast`` with a recipe that asks for FP8
+            attention (``fp8_dpa`` or ``fp8_mha``).
 
         Returns
         -------
@@ -335,6 +335,8 @@ class DotProductAttention(torch.nn.Module):
             and score_mod_bprop_tensors is None
         ):
             _refuse_unsupported(inference_params)
+        if _is_fp8_enabled():
+            _refuse_fp8_attention()
         if qkv_layer is not None or kv_layer is not None:
             query_layer, key_layer, value_layer = split_packed(
                 query_layer, key_layer, value_layer, qkv_layer, kv_layer, qkv_interleave_dim
@@ -636,3 +638,14 @@ def _refuse_unsupported(inference_params: Any) -> None:
         "has no custom score functions, it must be None. Express it as core_attention_bias or an "
         "arbitrary mask."
     )
+
+
+def _refuse_fp8_attention() -> None:
+    recipe = FP8GlobalStateManager.get_fp8_recipe()
+    for flag in ("fp8_dpa", "fp8_mha"):
+        if getattr(recipe, flag, False):
+            raise NotImplementedError(
+                f"DotProductAttention.forward: the recipe {type(recipe).__name__} has {flag}=True; "
+                f"this version has no FP8 attention. Set {flag}=False: attention then runs in the "
+                "dtype of its inputs."
+            )

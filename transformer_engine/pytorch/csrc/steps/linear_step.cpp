@@ -185,9 +185,10 @@ struct LinearStep::Call {
   // What the autograd graph wants.
   EdgeList edges;
   bool needs_node = false;
+  bool input_requires_grad = false;  // `input` may be replaced by a contiguous copy without history
 
   bool needs_dgrad() const {
-    return needs_node && (input.requires_grad() ||
+    return needs_node && (input_requires_grad ||
                           (norm_parameters.gamma.defined() && norm_parameters.requires_grad()));
   }
   bool needs_wgrad() const { return needs_node && parameters.weight_requires_grad; }
@@ -331,6 +332,7 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
       amp.has_value() ? std::nullopt : std::optional(call.dtype);
   call.parameters = linear_->read_parameters(module, required);
   call.edges.add(call.input);
+  call.input_requires_grad = call.input.requires_grad();
   if (spec_.norm.has_value()) {
     call.norm_parameters = read_norm_parameters(*spec_.norm, module, required);
     call.edges.add(call.norm_parameters.gamma);

@@ -1,0 +1,487 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Multi-head attention: projections, rotary embeddings, QK normalization, core attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..constants import AttnTypes
+from ..module.layernorm import LayerNorm
+from ..module.layernorm_linear import LayerNormLinear
+from ..module.linear import Linear
+from ..module.rmsnorm import RMSNorm
+from ..ops.basic.l2normalization import L2Normalization
+from .dot_product_attention.dot_product_attention import DotProductAttention
+from .problem import QKV_FORMATS
+from .rope import apply_rotary_pos_emb
+
+__all__ = ["MultiheadAttention"]
+
+_QK_NORMS = ("L2Normalization", "RMSNorm", "LayerNorm")
+
+
+def default_init(weight: Tensor) -> None:
+    """Normal distribution with standard deviation 0.023, in place."""
+    torch.nn.init.normal_(weight, mean=0.0, std=0.023)
+
+
+class MultiheadAttention(torch.nn.Module):
+    """Attention with its input and output projections.
+
+    Parameters
+    ----------
+    hidden_size : int
+        Size of the input and the output.
+    num_attention_heads : int
+        Query heads of the whole model.
+    kv_channels : int, optional
+        Head size, default ``hidden_size // num_attention_heads``.
+    attention_dropout : float
+        Dropout probability of the softmax output.
+    layernorm_epsilon : float
+        Epsilon of the input norm.
+    init_method, output_layer_init_method : callable, optional
+        Initialize the input and output projection weights in place, default normal(0, 0.023).
+    layer_number : int, optional
+        1-based.
+    attn_mask_type, window_size, bottom_right_diagonal
+        As in :class:`DotProductAttention`.
+    tp_group, tp_size, set_parallel_mode, sequence_parallel
+        Tensor parallelism; `set_parallel_mode` splits the projections by heads.
+    num_gqa_groups : int, optional
+        Key and value heads.
+    return_bias : bool
+        Return the bias of the output projection instead of adding it.
+    input_layernorm : bool
+        Normalize the input first (inside the query-key-value projection).
+    return_layernorm_output : bool
+        Return that normalized input too; needs `input_layernorm`.
+    attention_type : {"self", "cross"}
+    fuse_qkv_params : bool
+        One parameter for query, key and value instead of three.
+    qkv_weight_interleaved : bool
+        Rows of the fused weight are ``[g, h / g + 2, d]`` instead of ``[h / g + 2, g, d]``; without
+        `fuse_qkv_params` the three parameters stand one after the other.
+    rotary_pos_interleaved : bool
+        Rotary embeddings pair neighbouring channels.
+    normalization : {"LayerNorm", "RMSNorm"}
+    qk_norm_type : {"L2Normalization", "RMSNorm", "LayerNorm"}, optional
+        Normalize query and key over the head size, after rotary embeddings unless
+        `qk_norm_before_rope`.
+    qkv_format : {"sbhd", "bshd", "thd"}
+        Format of the input: ``[s, b, hidden]``, ``[b, s, hidden]`` or ``[t, hidden]``.
+    seq_length, micro_batch_size : int, optional
+        Accepted; nothing needs warming up.
+
+    The remaining arguments are those of :class:`Linear` and :class:`DotProductAttention`.
+    """
+
+    def __init__(  # noqa: PLR0913 - public signature
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        kv_channels: int | None = None,
+        attention_dropout: float = 0.1,
+        layernorm_epsilon: float = 1e-5,
+        init_method: Callable[[Tensor], Any] | None = None,
+        output_layer_init_method: Callable[[Tensor], Any] | None = None,
+        layer_number: int | None = None,
+        attn_mask_type: str = "causal",
+        window_size: tuple[int, int] | None = None,
+        bottom_right_diagonal: bool | None = None,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        num_gqa_groups: int | None = None,
+        fuse_wgrad_accumulation: bool = False,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        sequence_parallel: bool = False,
+        params_dtype: torch.dtype | None = None,
+        return_bias: bool = False,
+        return_layernorm_output: bool = False,
+        input_layernorm: bool = False,
+        attention_type: str = "self",
+        set_parallel_mode: bool = False,
+        fuse_qkv_params: bool = False,
+        zero_centered_gamma: bool = False,
+        qkv_weight_interleaved: bool = True,
+        rotary_pos_interleaved: bool = False,
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
+        bias: bool = True,
+        normalization: str = "LayerNorm",
+        device: torch.device | str = "cuda",
+        qkv_format: str = "sbhd",
+        name: str | None = None,
+        qk_norm_type: str | None = None,
+        qk_norm_eps: float = 1e-6,
+        qk_norm_before_rope: bool = False,
+        seq_length: int | None = None,
+        micro_batch_size: int | None = None,
+        softmax_type: str = "vanilla",
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.tp_group = tp_group
+        self.tp_size = tp_size if tp_group is None else torch.distributed.get_world_size(tp_group)
+        self.sequence_parallel = self.tp_size > 1 and sequence_parallel
+        self._check_choices(attention_type, qkv_format, normalization, qk_norm_type)
+        groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
+        head_size = hidden_size // num_attention_heads if kv_channels is None else kv_channels
+        self._check_sizes(num_attention_heads, groups, layer_number)
+        self.qkv_format = qkv_format
+        self.attn_mask_type = attn_mask_type
+        self.window_size = window_size
+        self.bottom_right_diagonal = bottom_right_diagonal
+        self.layer_number = 1 if layer_number is None else layer_number
+        self.attention_type = attention_type
+        self.input_layernorm = input_layernorm
+        self.return_bias = return_bias
+        self.return_layernorm_output = return_layernorm_output and input_layernorm
+        self.fuse_qkv_params = fuse_qkv_params
+        self.qkv_weight_interleaved = qkv_weight_interleaved and fuse_qkv_params
+        self.rotary_pos_interleaved = rotary_pos_interleaved
+        self.qk_norm_type = qk_norm_type
+        self.qk_norm_before_rope = qk_norm_before_rope
+        self.num_attention_heads = num_attention_heads
+        self.num_gqa_groups = groups
+        self.hidden_size_per_attention_head = head_size
+        self.num_attention_heads_per_partition = num_attention_heads // self.tp_size
+        self.num_gqa_groups_per_partition = groups // self.tp_size
+        self.params_dtype = torch.get_default_dtype() if params_dtype is None else params_dtype
+
+        init_method = default_init if init_method is None else init_method
+        out_init = default_init if output_layer_init_method is None else output_layer_init_method
+        common = {
+            "tp_group": tp_group,
+            "tp_size": self.tp_size,
+            "get_rng_state_tracker": get_rng_state_tracker,
+            "sequence_parallel": self.sequence_parallel,
+            "params_dtype": self.params_dtype,
+            "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+            "bias": bias,
+            "device": device,
+        }
+        input_projection = {
+            **common,
+            "init_method": init_method,
+            "parallel_mode": "column" if set_parallel_mode else None,
+            "ub_name": "qkv",
+            "ub_overlap_ag": ub_overlap_ag,
+            "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
+            "ub_bulk_dgrad": ub_bulk_dgrad,
+            "ub_bulk_wgrad": ub_bulk_wgrad,
+        }
+        norm = {
+            "eps": layernorm_epsilon,
+            "normalization": normalization,
+            "return_layernorm_output": self.return_layernorm_output,
+            "zero_centered_gamma": zero_centered_gamma,
+        }
+        self._make_input_projections(hidden_size, input_projection, norm)
+        self._make_qk_norms(qk_norm_eps, device)
+        self.core_attention = DotProductAttention(
+            num_attention_heads,
+            head_size,
+            num_gqa_groups=groups,
+            attention_dropout=attention_dropout,
+            qkv_format=qkv_format,
+            attn_mask_type=attn_mask_type,
+            window_size=window_size,
+            bottom_right_diagonal=bottom_right_diagonal,
+            sequence_parallel=self.sequence_parallel,
+            tp_size=self.tp_size,
+            get_rng_state_tracker=get_rng_state_tracker,
+            tp_group=tp_group,
+            layer_number=self.layer_number,
+            attention_type=attention_type,
+            softmax_type=softmax_type,
+            name=None if name is None else f"{name}.core_attention",
+        )
+        self.proj = Linear(
+            num_attention_heads * head_size,
+            hidden_size,
+            **common,
+            init_method=out_init,
+            return_bias=return_bias,
+            parallel_mode="row" if set_parallel_mode else None,
+            ub_name="proj",
+            ub_overlap_rs=ub_overlap_rs,
+            ub_overlap_ag=ub_overlap_ag,
+            name=None if name is None else f"{name}.proj",
+        )
+
+    @staticmethod
+    def _check_choices(
+        attention_type: str, qkv_format: str, normalization: str, qk_norm_type: str | None
+    ) -> None:
+        for argument, value, choices in (
+            ("attention_type", attention_type, AttnTypes),
+            ("qkv_format", qkv_format, QKV_FORMATS),
+            ("normalization", normalization, ("LayerNorm", "RMSNorm")),
+            ("qk_norm_type", qk_norm_type, (None, *_QK_NORMS)),
+        ):
+            if value not in choices:
+                names = ", ".join(str(choice) for choice in choices)
+                raise ValueError(
+                    f"MultiheadAttention: {argument} is {value!r}; it must be one of {names}."
+                )
+
+    def _check_sizes(self, heads: int, groups: int, layer_number: int | None) -> None:
+        if groups <= 0 or heads % groups != 0 or groups % self.tp_size != 0:
+            raise ValueError(
+                f"MultiheadAttention: num_gqa_groups is {groups} with num_attention_heads={heads} "
+                f"and tp_size={self.tp_size}; it must divide the heads and be divisible by tp_size."
+            )
+        if layer_number is not None and layer_number <= 0:
+            raise ValueError(
+                f"MultiheadAttention: layer_number is {layer_number}; it counts from 1."
+            )
+
+    def _make_input_projections(
+        self, hidden_size: int, options: dict[str, Any], norm: dict[str, Any]
+    ) -> None:
+        """`qkv` for self attention, or a query and a `key_value` projection, maybe with a norm."""
+        query = self.num_attention_heads * self.hidden_size_per_attention_head
+        key = self.num_gqa_groups * self.hidden_size_per_attention_head
+
+        def parts(**rows: int) -> dict[str, Any]:
+            return {} if self.fuse_qkv_params else {"parameters_split": rows}
+
+        def named(child: str) -> dict[str, str]:
+            return {} if self.name is None else {"name": f"{self.name}.{child}"}
+
+        def normalized(child: str, rows: int, split: dict[str, Any]) -> None:
+            module = LayerNormLinear(
+                hidden_size, rows, **options, **norm, **split, **named(child), return_bias=False
+            )
+            self.add_module(child, module)
+
+        def plain(child: str, rows: int, split: dict[str, Any]) -> None:
+            module = Linear(
+                hidden_size, rows, **options, **split, **named(child), return_bias=False
+            )
+            self.add_module(child, module)
+
+        if self.attention_type == "self":
+            split = parts(query=query, key=key, value=key)
+            if self.input_layernorm:
+                normalized("layernorm_qkv", query + 2 * key, split)
+            else:
+                plain("qkv", query + 2 * key, split)
+            return
+        split = parts(query=query)
+        if self.input_layernorm:
+            normalized("layernorm_query", query, split)
+        else:
+            plain("query_layer", query, split)
+        plain("key_value", 2 * key, parts(key=key, value=key))
+
+    def _make_qk_norms(self, eps: float, device: torch.device | str) -> None:
+        kind = self.qk_norm_type
+        if kind is None:
+            self.q_norm = self.k_norm = None
+        elif kind == "L2Normalization":
+            self.q_norm = self.k_norm = L2Normalization(eps=eps)  # nothing to learn: one will do
+        else:
+            norm = RMSNorm if kind == "RMSNorm" else LayerNorm
+            options = {"eps": eps, "device": device, "dtype": self.params_dtype}
+            self.q_norm = norm(self.hidden_size_per_attention_head, **options)
+            self.k_norm = norm(self.hidden_size_per_attention_head, **options)
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        """Set the tensor-parallel group, here and in every child that takes one."""
+        self.tp_group = tp_group
+        self.core_attention.tp_group = tp_group
+        for child in self.children():
+            if hasattr(child, "set_tensor_parallel_group"):
+                child.set_tensor_parallel_group(tp_group)
+
+    def set_context_parallel_group(
+        self,
+        cp_group: Any,
+        cp_global_ranks: Sequence[int] | None,
+        cp_stream: Any,
+        cp_comm_type: str = "p2p",
+    ) -> None:
+        """Set the context-parallel group of the core attention; more than one rank is refused."""
+        self.core_attention.set_context_parallel_group(
+            cp_group, cp_global_ranks, cp_stream, cp_comm_type
+        )
+
+    def forward(  # noqa: PLR0913 - public signature
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | tuple[Tensor, Tensor] | None = None,
+        encoder_output: Tensor | None = None,
+        attn_mask_type: str | None = None,
+        window_size: tuple[int, int] | None = None,
+        bottom_right_diagonal: bool | None = None,
+        is_first_microbatch: bool | None = None,
+        checkpoint_core_attention: bool = False,
+        inference_params: Any = None,
+        rotary_pos_emb: Tensor | tuple[Tensor, Tensor] | None = None,
+        core_attention_bias_type: str = "no_bias",
+        core_attention_bias: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_kv: Tensor | None = None,
+        cu_seqlens_q_padded: Tensor | None = None,
+        cu_seqlens_kv_padded: Tensor | None = None,
+        max_seqlen_q: int | None = None,
+        max_seqlen_kv: int | None = None,
+        fast_zero_fill: bool = True,
+        pad_between_seqs: bool | None = None,
+    ) -> Tensor | tuple[Tensor | None, ...]:
+        """Attend.
+
+        Parameters
+        ----------
+        hidden_states : torch.Tensor
+            ``[s, b, hidden]``, ``[b, s, hidden]`` or ``[t, hidden]``, by `qkv_format`.
+        encoder_output : torch.Tensor, optional
+            What keys and values are made of, for cross attention.
+        rotary_pos_emb : torch.Tensor or pair, optional
+            Angles for query and key, or one for each.
+        is_first_microbatch : bool, optional
+            Passed to the projections (weight caching).
+
+        The remaining arguments are those of :meth:`DotProductAttention.forward`.
+
+        Returns
+        -------
+        torch.Tensor or tuple
+            Same shape as `hidden_states`; with `return_bias` and `return_layernorm_output` a tuple
+            ``(out[, bias][, normalized input])``.
+        """
+        if inference_params is not None:
+            raise NotImplementedError(
+                "MultiheadAttention.forward: inference_params is given; this version has no KV "
+                "cache, it must be None. Pass the whole sequence."
+            )
+        if self.attention_type == "self":
+            query, key, value, norm_out = self._project_self(hidden_states, is_first_microbatch)
+        else:
+            query, key, value, norm_out = self._project_cross(
+                hidden_states, encoder_output, is_first_microbatch
+            )
+        children = self._modules  # nn.Module.__getattr__ is slow
+        has_qk_norm = self.qk_norm_type is not None
+        if has_qk_norm and self.qk_norm_before_rope:
+            query, key = children["q_norm"](query), children["k_norm"](key)
+        if rotary_pos_emb is not None:
+            lengths_q, lengths_kv = cu_seqlens_q, cu_seqlens_kv
+            if pad_between_seqs:
+                lengths_q, lengths_kv = cu_seqlens_q_padded, cu_seqlens_kv_padded
+            query, key = self._rotate(query, key, rotary_pos_emb, lengths_q, lengths_kv)
+        if has_qk_norm and not self.qk_norm_before_rope:
+            query, key = children["q_norm"](query), children["k_norm"](key)
+        context = children["core_attention"](
+            query,
+            key,
+            value,
+            attention_mask,
+            qkv_format=self.qkv_format,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_kv=cu_seqlens_kv,
+            cu_seqlens_q_padded=cu_seqlens_q_padded,
+            cu_seqlens_kv_padded=cu_seqlens_kv_padded,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_kv=max_seqlen_kv,
+            attn_mask_type=self.attn_mask_type if attn_mask_type is None else attn_mask_type,
+            window_size=self.window_size if window_size is None else window_size,
+            bottom_right_diagonal=(
+                self.bottom_right_diagonal
+                if bottom_right_diagonal is None
+                else bottom_right_diagonal
+            ),
+            checkpoint_core_attention=checkpoint_core_attention,
+            core_attention_bias_type=core_attention_bias_type,
+            core_attention_bias=core_attention_bias,
+            alibi_slopes=alibi_slopes,
+            fast_zero_fill=fast_zero_fill,
+            pad_between_seqs=pad_between_seqs,
+        )
+        projected = children["proj"](context, is_first_microbatch)
+        if not (self.return_bias or self.return_layernorm_output):
+            return projected
+        outputs = tuple(projected) if self.return_bias else (projected,)
+        return (*outputs, norm_out) if self.return_layernorm_output else outputs
+
+    def _heads(self, x: Tensor, parts: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Split projected channels into parts of ``[.., heads, d]``, `parts` heads per group."""
+        groups, size = self.num_gqa_groups_per_partition, self.hidden_size_per_attention_head
+        leading = x.shape[:-1]
+        if not self.qkv_weight_interleaved:
+            split = x.view(*leading, sum(parts) * groups, size)
+            return split.split([part * groups for part in parts], dim=-2)
+        split = x.view(*leading, groups, sum(parts), size).split(parts, dim=-2)
+        return tuple(
+            piece.reshape(*leading, part * groups, size)
+            for piece, part in zip(split, parts, strict=True)
+        )
+
+    def _project_self(
+        self, hidden_states: Tensor, is_first_microbatch: bool | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        norm_out = None
+        if self.input_layernorm:
+            mixed = self._modules["layernorm_qkv"](hidden_states, is_first_microbatch)
+            if self.return_layernorm_output:
+                mixed, norm_out = mixed
+        else:
+            mixed = self._modules["qkv"](hidden_states, is_first_microbatch)
+        repeat = self.num_attention_heads // self.num_gqa_groups
+        return (*self._heads(mixed, (repeat, 1, 1)), norm_out)
+
+    def _project_cross(
+        self, hidden_states: Tensor, encoder_output: Tensor | None, is_first_microbatch: bool | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        if encoder_output is None:
+            raise ValueError(
+                "MultiheadAttention.forward: encoder_output is None; cross attention makes keys "
+                "and values of it."
+            )
+        norm_out = None
+        if self.input_layernorm:
+            query = self._modules["layernorm_query"](hidden_states, is_first_microbatch)
+            if self.return_layernorm_output:
+                query, norm_out = query
+        else:
+            query = self._modules["query_layer"](hidden_states, is_first_microbatch)
+        size = self.hidden_size_per_attention_head
+        query = query.view(*query.shape[:-1], self.num_attention_heads_per_partition, size)
+        key_value = self._modules["key_value"](encoder_output, is_first_microbatch)
+        return (query, *self._heads(key_value, (1, 1)), norm_out)
+
+    def _rotate(
+        self,
+        query: Tensor,
+        key: Tensor,
+        rotary_pos_emb: Tensor | tuple[Tensor, Tensor],
+        lengths_q: Tensor | None,
+        lengths_kv: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        is_pair = isinstance(rotary_pos_emb, (tuple, list))
+        angles_q, angles_k = rotary_pos_emb if is_pair else (rotary_pos_emb, rotary_pos_emb)
+        packed = self.qkv_format == "thd"
+        options = {
+            "tensor_format": self.qkv_format,
+            "interleaved": self.rotary_pos_interleaved,
+            "fused": True,
+        }
+        query = apply_rotary_pos_emb(
+            query, angles_q, cu_seqlens=lengths_q if packed else None, **options
+        )
+        key = apply_rotary_pos_emb(
+            key, angles_k, cu_seqlens=lengths_kv if packed else None, **options
+        )
+        return query, key
