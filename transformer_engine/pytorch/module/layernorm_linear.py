@@ -122,7 +122,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
             },
             ub_name=ub_name,
         )
-        options.check("LayerNormLinear")
+        options.apply_to(self)
         check_normalization("LayerNormLinear", normalization)
         if parallel_mode == "row":
             raise NotImplementedError(
@@ -138,19 +138,6 @@ class LayerNormLinear(TransformerEngineBaseModule):
         self.return_bias = return_bias
         self.return_layernorm_output = return_layernorm_output
         self.return_layernorm_output_gathered = return_layernorm_output_gathered
-        self.parallel_mode = parallel_mode
-        self.tp_group = tp_group
-        self.tp_size = tp_size
-        self.sequence_parallel = sequence_parallel and tp_size > 1
-        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
-        self.delay_wgrad_compute = delay_wgrad_compute
-        self.symmetric_ar_type = symmetric_ar_type
-        self.ub_name = ub_name
-        self.ub_overlap_ag = ub_overlap_ag
-        self.ub_overlap_rs = ub_overlap_rs
-        self.ub_overlap_rs_dgrad = ub_overlap_rs_dgrad
-        self.ub_bulk_wgrad = ub_bulk_wgrad
-        self.ub_bulk_dgrad = ub_bulk_dgrad
         device = resolve_device(device)
         dtype = params_dtype or torch.get_default_dtype()
         register_norm_parameters(self, in_features, device, dtype)

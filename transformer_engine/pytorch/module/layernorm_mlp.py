@@ -159,7 +159,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
             },
             ub_name=None,
         )
-        options.check("LayerNormMLP")
+        options.apply_to(self)
         check_normalization("LayerNormMLP", normalization)
         check_activation(activation, activation_params)
         self.hidden_size = hidden_size
@@ -174,18 +174,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         self.return_layernorm_output = return_layernorm_output
         self.return_layernorm_output_gathered = return_layernorm_output_gathered
         self.set_parallel_mode = set_parallel_mode
-        self.tp_group = tp_group
-        self.tp_size = tp_size
-        self.sequence_parallel = sequence_parallel and tp_size > 1
-        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
-        self.delay_wgrad_compute = delay_wgrad_compute
-        self.symmetric_ar_type = symmetric_ar_type
         self.checkpoint = checkpoint
-        self.ub_overlap_ag = ub_overlap_ag
-        self.ub_overlap_rs = ub_overlap_rs
-        self.ub_overlap_rs_dgrad = ub_overlap_rs_dgrad
-        self.ub_bulk_dgrad = ub_bulk_dgrad
-        self.ub_bulk_wgrad = ub_bulk_wgrad
         device = resolve_device(device)
         dtype = params_dtype or torch.get_default_dtype()
         register_norm_parameters(self, hidden_size, device, dtype)

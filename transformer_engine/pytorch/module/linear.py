@@ -132,25 +132,12 @@ class Linear(TransformerEngineBaseModule):
             },
             ub_name=ub_name,
         )
-        options.check("Linear")
+        options.apply_to(self)
         self.in_features = in_features
         self.out_features = out_features
         self.use_bias = bias
         self.return_bias = return_bias
-        self.parallel_mode = parallel_mode
-        self.tp_group = tp_group
-        self.tp_size = tp_size
-        self.sequence_parallel = sequence_parallel and tp_size > 1
-        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
-        self.delay_wgrad_compute = delay_wgrad_compute
-        self.symmetric_ar_type = symmetric_ar_type
         self.save_original_input = save_original_input
-        self.ub_name = ub_name
-        self.ub_overlap_ag = ub_overlap_ag
-        self.ub_overlap_rs = ub_overlap_rs
-        self.ub_overlap_rs_dgrad = ub_overlap_rs_dgrad
-        self.ub_bulk_dgrad = ub_bulk_dgrad
-        self.ub_bulk_wgrad = ub_bulk_wgrad
         device = resolve_device(device)
         shape = WeightShape(
             out_features=out_features,

@@ -68,7 +68,7 @@ def split_rows(
 
 @dataclass(frozen=True)
 class LinearOptions:
-    """Constructor arguments of a linear module that need more than one process, or a check."""
+    """Constructor arguments that every linear module takes over as attributes."""
 
     parallel_mode: str | None
     tp_group: Any
@@ -80,8 +80,21 @@ class LinearOptions:
     ub_flags: Mapping[str, bool]
     ub_name: str | None
 
-    def check(self, owner: str) -> None:
-        """Raise for values that are wrong, or need more than one process."""
+    def apply_to(self, module: TransformerEngineBaseModule) -> None:
+        """Set the attributes; raise for values that are wrong or need more than one process."""
+        self._check(type(module).__name__)
+        module.tp_group = self.tp_group
+        module.tp_size = self.tp_size
+        module.sequence_parallel = self.sequence_parallel and self.tp_size > 1
+        module.parallel_mode = self.parallel_mode
+        module.symmetric_ar_type = self.symmetric_ar_type
+        module.fuse_wgrad_accumulation = self.fuse_wgrad_accumulation
+        module.delay_wgrad_compute = self.delay_wgrad_compute
+        module.ub_name = self.ub_name
+        for name, value in self.ub_flags.items():
+            setattr(module, name, value)
+
+    def _check(self, owner: str) -> None:
         if self.parallel_mode not in GEMM_PARALLEL_MODES:
             raise ValueError(
                 f"{owner}: parallel_mode is {self.parallel_mode!r}; 'row', 'column' or None is "
