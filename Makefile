@@ -18,6 +18,7 @@ ARGS ?=
 python := $(abspath $(VENV))/bin/python
 stamps := $(VENV)/stamps
 qa := PYTHON=$(python) WERROR=$(WERROR) bash qa
+build_native := $(python) build_tools/cmake_build.py --tests $(if $(WERROR),--werror)
 cmake_options := -DNVTE_BUILD_TESTS=ON $(if $(WERROR),-DNVTE_WERROR=ON)
 
 .PHONY: demo dev venv build test cpptest test-python lint fmt bench stats docs clean distclean
@@ -30,13 +31,14 @@ $(stamps)/venv: requirements.txt requirements-dev.txt build_tools/setup_venv.sh
 # The install itself runs again only when its inputs change; `build` brings the native files up to
 # date each time, which takes a second when nothing changed.
 $(stamps)/dev: $(stamps)/venv setup.py pyproject.toml build_tools/VERSION.txt build_tools/backend.py
+	$(build_native) # here with its progress; pip then finds it done
 	NVTE_CMAKE_EXTRA_ARGS="$(cmake_options)" $(python) -m pip install \
 	  --disable-pip-version-check --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
 dev: build
 build: $(stamps)/dev
-	$(python) build_tools/cmake_build.py --tests $(if $(WERROR),--werror)
+	$(build_native)
 
 demo: build
 	$(python) examples/train_gpt.py $(ARGS)

@@ -1,0 +1,82 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The test scripts of qa/: they run from any folder, skip with a reason, and report failures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_script(name: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {"PYTHON": sys.executable, "XML_LOG_DIR": str(tmp_path / "logs")} | environment
+    return subprocess.run(
+        ["bash", str(ROOT / "qa" / name / "test.sh")],
+        env={key: text for key, text in os.environ.items() if key != "QA_STRICT"} | settings,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def bare_python(tmp_path) -> str:
+    """An interpreter without any installed package."""
+    path = tmp_path / "bare_python"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "need"),
+    [
+        ("L0_pytorch_unittest", "needs the Python module torch"),
+        ("L0_pytorch_lint", "needs the Python module ruff"),
+    ],
+)
+def test_a_missing_need_is_a_skip_with_a_reason(tmp_path, bare_python, name, need):
+    result = run_script(name, tmp_path, PYTHON=bare_python)
+    assert result.returncode == 0, result.stderr
+    assert f"SKIP {name}: {need}" in result.stdout
+
+
+def test_a_missing_compiler_is_a_skip_with_a_reason(tmp_path):
+    result = run_script("L0_cppunittest", tmp_path, CXX="no-such-compiler")
+    assert result.returncode == 0, result.stderr
+    assert "SKIP L0_cppunittest: needs the compiler no-such-compiler" in result.stdout
+
+
+def test_strict_mode_makes_a_skip_a_failure(tmp_path, bare_python):
+    result = run_script("L0_pytorch_unittest", tmp_path, PYTHON=bare_python, QA_STRICT="1")
+    assert result.returncode == 1
+    assert "QA_STRICT" in result.stdout
+
+
+def test_the_header_check_passes_on_this_tree(tmp_path):
+    if not (ROOT / ".git").exists():
+        pytest.skip("the source tree is no git checkout")
+    result = run_script("L0_license", tmp_path)
+    assert result.returncode == 0, result.stdout
+
+
+def test_failures_are_collected_and_named(tmp_path):
+    """Every case runs; the end names those that failed."""
+    script = tmp_path / "L0_sample" / "test.sh"
+    script.parent.mkdir()
+    script.write_text(
+        f'. "{ROOT}/qa/support.sh"\n'
+        "run_case first false\nrun_case second echo ran second\nrun_case third false\nfinish\n"
+    )
+    environment = os.environ | {"XML_LOG_DIR": str(tmp_path / "logs"), "PYTHON": sys.executable}
+    command = ["bash", str(script)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "ran second" in result.stdout
+    assert result.stdout.splitlines()[-1] == "FAIL L0_sample: first third"
