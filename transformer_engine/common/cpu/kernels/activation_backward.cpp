@@ -9,8 +9,8 @@
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
-template <typename Rows, typename Count>
-TE_INLINE void put_gradient(const Rows& dx, float* bias_sum, int64_t i, Vf gradient, Count count) {
+template <typename Rows, typename V, typename Count>
+TE_INLINE void put_gradient(const Rows& dx, float* bias_sum, int64_t i, V gradient, Count count) {
   dx.put(i, gradient, count);
   if (bias_sum != nullptr) {
     store(bias_sum + i, load(bias_sum + i, count) + gradient, count);
@@ -28,10 +28,11 @@ void backward(const ActivationBackwardRows& a) {
     const Rows dy = input_rows<Rows>(a.grad_output, a.grad_output_dtype, row * cols);
     const Rows x = input_rows<Rows>(a.input, a.input_dtype, row * input_cols);
     const Rows dx(a.grad_input, a.grad_input_dtype, row * input_cols);
-    for_lanes<kWidth>(cols, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
-      const Vf first = biased(x, a.bias, i, count);
-      const Vf second = Op::kIsGated ? biased(x, a.bias, cols + i, count) : zero();
-      Vf first_gradient, second_gradient;
+    for_packs(cols, [&](int64_t i, auto count) TE_INLINE_LAMBDA {
+      const auto first = biased(x, a.bias, i, count);
+      const auto second = Op::kIsGated ? biased(x, a.bias, cols + i, count) : first;
+      auto first_gradient = first;  // of the right type; backward() assigns both
+      auto second_gradient = first;
       Op::backward(a.params, first, second, dy.get(i, count), &first_gradient, &second_gradient);
       put_gradient(dx, a.bias_sum, i, first_gradient, count);
       if constexpr (Op::kIsGated) {

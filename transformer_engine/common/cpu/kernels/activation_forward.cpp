@@ -19,9 +19,9 @@ void forward(const ActivationForwardRows& a) {
   for (int64_t row = 0; row < rows; ++row) {
     const Rows x = input_rows<Rows>(a.input, a.input_dtype, row * input_cols);
     const Rows y(a.output, a.output_dtype, row * cols);
-    for_lanes<kWidth>(cols, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
-      const Vf first = biased(x, a.bias, i, count);
-      const Vf second = Op::kIsGated ? biased(x, a.bias, cols + i, count) : zero();
+    for_packs(cols, [&](int64_t i, auto count) TE_INLINE_LAMBDA {
+      const auto first = biased(x, a.bias, i, count);
+      const auto second = Op::kIsGated ? biased(x, a.bias, cols + i, count) : first;
       y.put(i, Op::forward(a.params, first, second), count);
     });
   }

@@ -75,12 +75,16 @@ void forward(const NormForwardRows& a) {
       spread = a.hidden > 0 ? row_mean_square(x, a.hidden) : 0.0F;
     }
     const float rstd = inverse_deviation(spread, a.epsilon);
-    const Vf center = set1(mean);
-    const Vf scale = set1(rstd);
-    for_lanes<kWidth>(a.hidden, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
-      const Vf gain = load(a.gain + i, count);
+    // The next row comes from memory while this one is computed.
+    const int64_t next_row = row + 1 < a.rows ? a.hidden : 0;
+    for_packs(a.hidden, [&](int64_t i, auto count) TE_INLINE_LAMBDA {
+      prefetch(x, next_row + i, count);
+      const auto gain = load(a.gain + i, count);
+      using V = decltype(x.get(i, count));
+      const V center = splat<V>(mean);
+      const V scale = splat<V>(rstd);
       if constexpr (kKind == NormKind::kLayerNorm) {
-        const Vf normalized = (x.get(i, count) - center) * scale;
+        const V normalized = (x.get(i, count) - center) * scale;
         y.put(i, fma(normalized, gain, load(a.beta + i, count)), count);
       } else {
         y.put(i, x.get(i, count) * scale * gain, count);
@@ -96,13 +100,14 @@ void forward(const NormForwardRows& a) {
 }
 
 struct RowStatistics {
-  Vf mean;
-  Vf rstd;
+  float mean;
+  float rstd;
 };
 
-template <NormKind kKind>
-TE_INLINE Vf normalize(const RowStatistics& row, Vf x) {
-  return kKind == NormKind::kLayerNorm ? (x - row.mean) * row.rstd : x * row.rstd;
+template <NormKind kKind, typename V>
+TE_INLINE V normalize(const RowStatistics& row, V x) {
+  const V rstd = splat<V>(row.rstd);
+  return kKind == NormKind::kLayerNorm ? (x - splat<V>(row.mean)) * rstd : x * rstd;
 }
 
 // Sums of one row: w = grad_output * gain, and w * xhat.
@@ -113,7 +118,7 @@ struct RowSums {
 
 template <NormKind kKind>
 TE_INLINE RowStatistics statistics_of(const NormBackwardRows& a, int64_t row) {
-  return {kKind == NormKind::kLayerNorm ? set1(a.mean[row]) : zero(), set1(a.rstd[row])};
+  return {kKind == NormKind::kLayerNorm ? a.mean[row] : 0.0F, a.rstd[row]};
 }
 
 // First pass over rows [row, row + kRows): row sums, and the weight gradients when wanted.
@@ -167,18 +172,23 @@ TE_INLINE void write_grad_input(const NormBackwardRows& a, int64_t row, RowSums*
   const Rows dx(a.grad_input, a.grad_input_dtype, offset);
   const RowStatistics statistics = statistics_of<kKind>(a, row);
   const auto hidden = static_cast<float>(a.hidden);
-  const Vf mean_weighted = set1(sums->weighted.total() / hidden);
-  const Vf mean_weighted_xhat = set1(sums->weighted_xhat.total() / hidden);
+  const float mean_weighted = sums->weighted.total() / hidden;
+  const float mean_weighted_xhat = sums->weighted_xhat.total() / hidden;
   const bool has_residual = a.grad_residual != nullptr;
-  for_lanes<kWidth>(a.hidden, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
-    const Vf xhat = normalize<kKind>(statistics, x.get(i, count));
-    Vf centered = dy.get(i, count) * load(a.gain + i, count);
+  // The rows of the next group come from memory while this one is computed.
+  const int64_t next_group = row + kGroupRows < a.rows ? kGroupRows * a.hidden : 0;
+  for_packs(a.hidden, [&](int64_t i, auto count) TE_INLINE_LAMBDA {
+    prefetch(x, next_group + i, count);
+    prefetch(dy, next_group + i, count);
+    using V = decltype(x.get(i, count));
+    const V xhat = normalize<kKind>(statistics, x.get(i, count));
+    V centered = dy.get(i, count) * load(a.gain + i, count);
     if constexpr (kKind == NormKind::kLayerNorm) {
-      centered -= mean_weighted;
+      centered = centered - splat<V>(mean_weighted);
     }
-    Vf gradient = fnma(xhat, mean_weighted_xhat, centered) * statistics.rstd;
+    V gradient = fma(-xhat, splat<V>(mean_weighted_xhat), centered) * splat<V>(statistics.rstd);
     if (has_residual) {
-      gradient += residual.get(i, count);
+      gradient = gradient + residual.get(i, count);
     }
     dx.put(i, gradient, count);
   });

@@ -23,15 +23,43 @@ TE_INLINE Vf hide(const uint8_t* mask, int64_t i, Vf value, Vf other, int64_t co
   return mask != nullptr ? select(nonzero_bytes(mask + i, count), other, value) : value;
 }
 
+TE_INLINE Pack hide(const uint8_t* mask, int64_t i, Pack value, Pack other, PackLanes) {
+  return mask != nullptr ? select(nonzero_bytes_pack(mask + i), other, value) : value;
+}
+
 template <typename Rows>
 TE_INLINE float largest_score(const SoftmaxForwardRow& row, const Rows& x) {
+  const Vf lowest = set1(kMinusInfinity);
   const Vf scale = set1(row.scale);
-  Vf largest = set1(kMinusInfinity);
-  for_lanes<kWidth>(row.visible, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
+  Vf largest[kRowLanes / kWidth];
+#pragma GCC unroll 16
+  for (Vf& part : largest) {
+    part = lowest;
+  }
+  for_lanes<kRowLanes>(row.visible, [&](int64_t i, int part, auto count) TE_INLINE_LAMBDA {
     const Vf score = x.get(i, count) * scale;
-    largest = max(hide(row.mask, i, score, set1(kMinusInfinity), count), largest);
+    largest[part] = max(hide(row.mask, i, score, lowest, count), largest[part]);
   });
-  return reduce_max(largest);
+#pragma GCC unroll 16
+  for (const Vf& part : largest) {
+    largest[0] = max(part, largest[0]);
+  }
+  return reduce_max(largest[0]);
+}
+
+// e^(scale * x - largest) into the scratch row, 0 in hidden columns; returns the sum.
+template <typename Rows>
+TE_INLINE float exponentials(const SoftmaxForwardRow& row, const Rows& x, float largest) {
+  for_packs(row.visible, [&](int64_t i, auto count) TE_INLINE_LAMBDA {
+    using V = decltype(x.get(i, count));
+    const V e = exp(fma(x.get(i, count), splat<V>(row.scale), splat<V>(-largest)));
+    store(row.scratch + i, hide(row.mask, i, e, splat<V>(0.0F), count), count);
+  });
+  LaneSum<kRowLanes> sum;
+  for_lanes<kRowLanes>(row.visible, [&](int64_t i, int part, auto count) TE_INLINE_LAMBDA {
+    sum.part[part] += load(static_cast<const float*>(row.scratch) + i, count);
+  });
+  return sum.total();
 }
 
 bool has_visible(const SoftmaxForwardRow& row) {
@@ -52,25 +80,19 @@ void forward(const SoftmaxForwardRow& row) {
   const Rows y(row.output, row.output_dtype, 0);
   int64_t written = 0;
   if (has_visible(row)) {
-    const Vf offset = -set1(largest_score(row, x));
-    const Vf scale = set1(row.scale);
-    LaneSum<kRowLanes> sum;
-    for_lanes<kRowLanes>(row.visible, [&](int64_t i, int part, auto count) TE_INLINE_LAMBDA {
-      const Vf e = exp(fma(x.get(i, count), scale, offset));
-      const Vf visible = hide(row.mask, i, e, zero(), count);
-      store(row.scratch + i, visible, count);
-      sum.part[part] += visible;
-    });
-    const Vf inverse = set1(1.0F / sum.total());
-    for_lanes<kWidth>(row.visible, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
+    const float inverse = 1.0F / exponentials(row, x, largest_score(row, x));
+    for_packs(row.visible, [&](int64_t i, auto count) TE_INLINE_LAMBDA {
+      const auto e = load(static_cast<const float*>(row.scratch) + i, count);
+      using V = decltype(x.get(i, count));
       // Hidden columns stay 0 where the sum is NaN.
-      y.put(i, hide(row.mask, i, load(row.scratch + i, count) * inverse, zero(), count), count);
+      y.put(i, hide(row.mask, i, e * splat<V>(inverse), splat<V>(0.0F), count), count);
     });
     written = row.visible;
   }
   const Rows rest(row.output, row.output_dtype, written);
-  for_lanes<kWidth>(row.keys - written, [&](int64_t i, int, auto count)
-                                            TE_INLINE_LAMBDA { rest.put(i, zero(), count); });
+  for_packs(row.keys - written, [&](int64_t i, auto count) TE_INLINE_LAMBDA {
+    rest.put(i, splat<decltype(x.get(i, count))>(0.0F), count);
+  });
 }
 
 template <typename Rows>
@@ -82,10 +104,11 @@ void backward(const SoftmaxBackwardRow& row) {
   for_lanes<kRowLanes>(row.keys, [&](int64_t i, int part, auto count) TE_INLINE_LAMBDA {
     sum.part[part] = fma(dy.get(i, count), y.get(i, count), sum.part[part]);
   });
-  const Vf mean = set1(sum.total());
-  const Vf scale = set1(row.scale);
-  for_lanes<kWidth>(row.keys, [&](int64_t i, int, auto count) TE_INLINE_LAMBDA {
-    dx.put(i, scale * (dy.get(i, count) - mean) * y.get(i, count), count);
+  const float mean = sum.total();
+  for_packs(row.keys, [&](int64_t i, auto count) TE_INLINE_LAMBDA {
+    using V = decltype(y.get(i, count));
+    const V difference = dy.get(i, count) - splat<V>(mean);
+    dx.put(i, splat<V>(row.scale) * difference * y.get(i, count), count);
   });
 }
 

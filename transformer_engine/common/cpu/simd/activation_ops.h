@@ -15,8 +15,8 @@ namespace {
 
 // Elements of a row plus bias, where there is one.
 template <typename Rows, typename Count>
-TE_INLINE Vf biased(const Rows& x, const float* bias, int64_t i, Count count) {
-  const Vf value = x.get(i, count);
+TE_INLINE auto biased(const Rows& x, const float* bias, int64_t i, Count count) {
+  const auto value = x.get(i, count);
   return bias != nullptr ? value + load(bias + i, count) : value;
 }
 
@@ -24,9 +24,13 @@ template <typename F>
 struct Plain {
   static constexpr bool kIsGated = false;
 
-  TE_INLINE static Vf forward(const ActivationParams&, Vf a, Vf) { return F::value(a); }
-  TE_INLINE static void backward(const ActivationParams&, Vf a, Vf, Vf dy, Vf* da, Vf*) {
-    Vf f, slope;
+  template <typename V>
+  TE_INLINE static V forward(const ActivationParams&, V a, V) {
+    return F::value(a);
+  }
+  template <typename V>
+  TE_INLINE static void backward(const ActivationParams&, V a, V, V dy, V* da, V*) {
+    V f, slope;
     F::derive(a, &f, &slope);
     *da = dy * slope;
   }
@@ -36,9 +40,13 @@ template <typename F>
 struct Gated {
   static constexpr bool kIsGated = true;
 
-  TE_INLINE static Vf forward(const ActivationParams&, Vf a, Vf b) { return F::value(a) * b; }
-  TE_INLINE static void backward(const ActivationParams&, Vf a, Vf b, Vf dy, Vf* da, Vf* db) {
-    Vf f, slope;
+  template <typename V>
+  TE_INLINE static V forward(const ActivationParams&, V a, V b) {
+    return F::value(a) * b;
+  }
+  template <typename V>
+  TE_INLINE static void backward(const ActivationParams&, V a, V b, V dy, V* da, V* db) {
+    V f, slope;
     F::derive(a, &f, &slope);
     *da = dy * b * slope;
     *db = dy * f;
@@ -49,21 +57,23 @@ struct Clamped {
   static constexpr bool kIsGated = true;
 
   // The bounds first: min and max then keep a NaN.
-  TE_INLINE static Vf gate(const ActivationParams& params, Vf b) {
-    const Vf limit = set1(params.limit);
-    return max(-limit, min(limit, b)) + set1(params.glu_linear_offset);
+  template <typename V>
+  TE_INLINE static V gate(const ActivationParams& params, V b) {
+    const V limit = splat<V>(params.limit);
+    return max(-limit, min(limit, b)) + splat<V>(params.glu_linear_offset);
   }
-  TE_INLINE static Vf forward(const ActivationParams& params, Vf a, Vf b) {
-    const Vf bounded = min(set1(params.limit), a);
-    return scaled_silu(bounded, set1(params.alpha)) * gate(params, b);
+  template <typename V>
+  TE_INLINE static V forward(const ActivationParams& params, V a, V b) {
+    const V bounded = min(splat<V>(params.limit), a);
+    return scaled_silu(bounded, splat<V>(params.alpha)) * gate(params, b);
   }
-  TE_INLINE static void backward(const ActivationParams& params, Vf a, Vf b, Vf dy, Vf* da,
-                                 Vf* db) {
-    const Vf limit = set1(params.limit);
-    Vf f, slope;
-    derive_scaled_silu(min(limit, a), set1(params.alpha), &f, &slope);
-    *da = select(less(limit, a), zero(), dy * gate(params, b) * slope);
-    *db = select(less(limit, abs(b)), zero(), dy * f);
+  template <typename V>
+  TE_INLINE static void backward(const ActivationParams& params, V a, V b, V dy, V* da, V* db) {
+    const V limit = splat<V>(params.limit);
+    V f, slope;
+    derive_scaled_silu(min(limit, a), splat<V>(params.alpha), &f, &slope);
+    *da = select(less(limit, a), splat<V>(0.0F), dy * gate(params, b) * slope);
+    *db = select(less(limit, abs(b)), splat<V>(0.0F), dy * f);
   }
 };
 

@@ -1,7 +1,8 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Activation functions f and their derivatives on float vectors. Formulas: activation.h.
+// Activation functions f and their derivatives on float vectors V, Vf or Pack. Formulas:
+// activation.h.
 //   value(x)                  f(x)
 //   derive(x, &f, &slope)     both
 // GELU's 0.5 + 0.5 * tanh(u) is computed as sigmoid(2u), the same number without the cancellation
@@ -15,12 +16,13 @@ namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
 // s = sigmoid(x) and its complement 1 - s = sigmoid(-x), each with full relative precision.
-TE_INLINE void sigmoid_pair(Vf x, Vf* s, Vf* complement) {
-  const Vf one = set1(1.0F);
-  const Vf e = exp(-abs(x));
-  const Vf inverse = one / (one + e);
-  const Mask is_negative = less(x, zero());
-  const Vf small = e * inverse;
+template <typename V>
+TE_INLINE void sigmoid_pair(V x, V* s, V* complement) {
+  const V one = splat<V>(1.0F);
+  const V e = exp(-abs(x));
+  const V inverse = one / (one + e);
+  const auto is_negative = less(x, splat<V>(0.0F));
+  const V small = e * inverse;
   *s = select(is_negative, small, inverse);
   *complement = select(is_negative, inverse, small);
 }
@@ -29,17 +31,19 @@ struct Gelu {
   static constexpr float kLinear = 0.79788456F;  // sqrt(2 / pi)
   static constexpr float kCubic = 0.03567741F;   // 0.044715 * sqrt(2 / pi)
 
-  TE_INLINE static Vf value(Vf x) {
-    const Vf u = x * fma(x * x, set1(kCubic), set1(kLinear));
+  template <typename V>
+  TE_INLINE static V value(V x) {
+    const V u = x * fma(x * x, splat<V>(kCubic), splat<V>(kLinear));
     return x * sigmoid(u + u);
   }
-  TE_INLINE static void derive(Vf x, Vf* f, Vf* slope) {
+  template <typename V>
+  TE_INLINE static void derive(V x, V* f, V* slope) {
     // Beyond +-16 sigmoid(2u) is 0 or 1 to the last bit; the bound keeps u' from overflowing.
-    const Vf bounded = max(set1(-16.0F), min(set1(16.0F), x));
-    const Vf square = bounded * bounded;
-    const Vf u = bounded * fma(square, set1(kCubic), set1(kLinear));
-    const Vf u_slope = fma(square, set1(6.0F * kCubic), set1(2.0F * kLinear));  // d(2u)/dx
-    Vf s, complement;
+    const V bounded = max(splat<V>(-16.0F), min(splat<V>(16.0F), x));
+    const V square = bounded * bounded;
+    const V u = bounded * fma(square, splat<V>(kCubic), splat<V>(kLinear));
+    const V u_slope = fma(square, splat<V>(6.0F * kCubic), splat<V>(2.0F * kLinear));  // d(2u)/dx
+    V s, complement;
     sigmoid_pair(u + u, &s, &complement);
     *f = x * s;
     *slope = fma(s * complement, bounded * u_slope, s);
@@ -47,9 +51,13 @@ struct Gelu {
 };
 
 // x * sigmoid(alpha * x)
-TE_INLINE Vf scaled_silu(Vf x, Vf alpha) { return x * sigmoid(alpha * x); }
-TE_INLINE void derive_scaled_silu(Vf x, Vf alpha, Vf* f, Vf* slope) {
-  Vf s, complement;
+template <typename V>
+TE_INLINE V scaled_silu(V x, V alpha) {
+  return x * sigmoid(alpha * x);
+}
+template <typename V>
+TE_INLINE void derive_scaled_silu(V x, V alpha, V* f, V* slope) {
+  V s, complement;
   sigmoid_pair(alpha * x, &s, &complement);
   *f = x * s;
   // The complement first: alpha * x may overflow where the complement is 0.
@@ -59,43 +67,61 @@ TE_INLINE void derive_scaled_silu(Vf x, Vf alpha, Vf* f, Vf* slope) {
 struct QGelu {
   static constexpr float kAlpha = 1.702F;
 
-  TE_INLINE static Vf value(Vf x) { return scaled_silu(x, set1(kAlpha)); }
-  TE_INLINE static void derive(Vf x, Vf* f, Vf* slope) {
-    derive_scaled_silu(x, set1(kAlpha), f, slope);
+  template <typename V>
+  TE_INLINE static V value(V x) {
+    return scaled_silu(x, splat<V>(kAlpha));
+  }
+  template <typename V>
+  TE_INLINE static void derive(V x, V* f, V* slope) {
+    derive_scaled_silu(x, splat<V>(kAlpha), f, slope);
   }
 };
 
 struct Silu {
-  TE_INLINE static Vf value(Vf x) { return x * sigmoid(x); }
-  TE_INLINE static void derive(Vf x, Vf* f, Vf* slope) {
-    derive_scaled_silu(x, set1(1.0F), f, slope);
+  template <typename V>
+  TE_INLINE static V value(V x) {
+    return x * sigmoid(x);
+  }
+  template <typename V>
+  TE_INLINE static void derive(V x, V* f, V* slope) {
+    derive_scaled_silu(x, splat<V>(1.0F), f, slope);
   }
 };
 
 struct Relu {
-  TE_INLINE static Vf value(Vf x) { return max(zero(), x); }  // NaN in x stays
-  TE_INLINE static void derive(Vf x, Vf* f, Vf* slope) {
+  template <typename V>
+  TE_INLINE static V value(V x) {
+    return max(splat<V>(0.0F), x);
+  }  // NaN in x stays
+  template <typename V>
+  TE_INLINE static void derive(V x, V* f, V* slope) {
     *f = value(x);
-    *slope = select(less(zero(), x), set1(1.0F), zero());
+    *slope = select(less(splat<V>(0.0F), x), splat<V>(1.0F), splat<V>(0.0F));
   }
 };
 
 struct SRelu {
-  TE_INLINE static Vf value(Vf x) {
-    const Vf positive = Relu::value(x);
+  template <typename V>
+  TE_INLINE static V value(V x) {
+    const V positive = Relu::value(x);
     return positive * positive;
   }
-  TE_INLINE static void derive(Vf x, Vf* f, Vf* slope) {
-    const Vf positive = Relu::value(x);
+  template <typename V>
+  TE_INLINE static void derive(V x, V* f, V* slope) {
+    const V positive = Relu::value(x);
     *f = positive * positive;
     *slope = positive + positive;
   }
 };
 
 struct Sigmoid {
-  TE_INLINE static Vf value(Vf x) { return sigmoid(x); }
-  TE_INLINE static void derive(Vf x, Vf* f, Vf* slope) {
-    Vf complement;
+  template <typename V>
+  TE_INLINE static V value(V x) {
+    return sigmoid(x);
+  }
+  template <typename V>
+  TE_INLINE static void derive(V x, V* f, V* slope) {
+    V complement;
     sigmoid_pair(x, f, &complement);
     *slope = *f * complement;
   }

@@ -7,7 +7,7 @@
 
 #include <transformer_engine/types.h>
 
-#include "cpu/simd/vec.h"
+#include "cpu/simd/pack.h"
 
 // A lambda that must become part of the loop around it.
 #define TE_INLINE_LAMBDA __attribute__((always_inline))
@@ -15,7 +15,8 @@
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
-// A count of lanes known to be kWidth, where an int64_t stands for a partial vector.
+// How many elements a body works on: a pack or a vector in full, or an int64_t of a vector.
+struct PackLanes {};
 struct AllLanes {};
 
 template <typename T>
@@ -25,6 +26,15 @@ TE_INLINE Vf load(const T* p, AllLanes) {
 template <typename T>
 TE_INLINE void store(T* p, Vf v, AllLanes) {
   store(p, v);
+}
+
+template <typename T>
+TE_INLINE Pack load(const T* p, PackLanes) {
+  return load_pack(p);
+}
+template <typename T>
+TE_INLINE void store(T* p, Pack v, PackLanes) {
+  store_pack(p, v);
 }
 
 // v with the lanes from `count` on set to 0.
@@ -39,11 +49,11 @@ struct RowsOf {
 
   TE_INLINE RowsOf(void* p, DType, int64_t offset) : data(static_cast<T*>(p) + offset) {}
   template <typename Count>
-  TE_INLINE Vf get(int64_t i, Count count) const {
+  TE_INLINE auto get(int64_t i, Count count) const {
     return load(static_cast<const T*>(data) + i, count);
   }
-  template <typename Count>
-  TE_INLINE void put(int64_t i, Vf v, Count count) const {
+  template <typename V, typename Count>
+  TE_INLINE void put(int64_t i, V v, Count count) const {
     store(data + i, v, count);
   }
 };
@@ -55,14 +65,14 @@ struct AnyRows {
 
   TE_INLINE AnyRows(void* p, DType type, int64_t start) : data(p), dtype(type), offset(start) {}
   template <typename Count>
-  TE_INLINE Vf get(int64_t i, Count count) const {
+  TE_INLINE auto get(int64_t i, Count count) const {
     const int64_t at = offset + i;
     return dtype == DType::kFloat32    ? load(static_cast<const float*>(data) + at, count)
            : dtype == DType::kBFloat16 ? load(static_cast<const Bf16*>(data) + at, count)
                                        : load(static_cast<const Fp16*>(data) + at, count);
   }
-  template <typename Count>
-  TE_INLINE void put(int64_t i, Vf v, Count count) const {
+  template <typename V, typename Count>
+  TE_INLINE void put(int64_t i, V v, Count count) const {
     const int64_t at = offset + i;
     if (dtype == DType::kFloat32) {
       store(static_cast<float*>(data) + at, v, count);
@@ -74,10 +84,35 @@ struct AnyRows {
   }
 };
 
+// Asks for the cache lines of elements [i, i + lanes of a pack] ahead of their use.
+template <typename T>
+TE_INLINE void prefetch(const RowsOf<T>& rows, int64_t i, PackLanes) {
+  constexpr int kLineBytes = 64;
+#pragma GCC unroll 4
+  for (int byte = 0; byte < kPackWidth * static_cast<int>(sizeof(T)); byte += kLineBytes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(rows.data + i) + byte);
+  }
+}
+template <typename Rows, typename Count>
+TE_INLINE void prefetch(const Rows&, int64_t, Count) {}
+
 // Reading through const void*.
 template <typename Rows>
 TE_INLINE Rows input_rows(const void* p, DType dtype, int64_t offset) {
   return Rows(const_cast<void*>(p), dtype, offset);
+}
+
+// Calls body(i, count) over [0, n) in packs (PackLanes), then vectors of up to kWidth lanes
+// (int64_t): for elementwise work.
+template <typename Body>
+TE_INLINE void for_packs(int64_t n, const Body& body) {
+  int64_t i = 0;
+  for (; i + kPackWidth <= n; i += kPackWidth) {
+    body(i, PackLanes{});
+  }
+  for (; i < n; i += kWidth) {
+    body(i, n - i < kWidth ? n - i : int64_t{kWidth});
+  }
 }
 
 // Calls body(i, part, count) for the vectors of [0, n), `part` counting the vectors within kLanes

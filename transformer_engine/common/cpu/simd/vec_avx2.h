@@ -106,14 +106,18 @@ TE_INLINE float reduce_max(Vf a) {
 TE_INLINE Vf widen_bf16(__m128i bits) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
 }
-TE_INLINE __m128i narrow_bf16(Vf a) {
+// Each lane is the rounded BF16, widened with zeros.
+TE_INLINE __m256i round_bf16(Vf a) {
   const __m256i bits = _mm256_castps_si256(a.v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
   // A NaN keeps sign and upper payload and is made quiet, so that it cannot become Inf.
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x00400000));
   const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan(a).v));
-  const __m256i upper = _mm256_srli_epi32(chosen, 16);
+  return _mm256_srli_epi32(chosen, 16);
+}
+TE_INLINE __m128i narrow_bf16(Vf a) {
+  const __m256i upper = round_bf16(a);
   return _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
 }
 TE_INLINE Vf widen_fp16(__m128i bits) { return {_mm256_cvtph_ps(bits)}; }
@@ -132,6 +136,9 @@ TE_INLINE __m128i load_half_bits(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
 TE_INLINE __m128i load_half_bits(const void* p, int64_t n) {
+  if (n == kWidth) {  // a copy of unknown length is a call
+    return load_half_bits(p);
+  }
   uint16_t lanes[kWidth] = {};
   __builtin_memcpy(lanes, p, static_cast<uint64_t>(n) * sizeof(uint16_t));
   return load_half_bits(lanes);
@@ -140,6 +147,10 @@ TE_INLINE void store_half_bits(void* p, __m128i bits) {
   _mm_storeu_si128(static_cast<__m128i*>(p), bits);
 }
 TE_INLINE void store_half_bits(void* p, __m128i bits, int64_t n) {
+  if (n == kWidth) {
+    store_half_bits(p, bits);
+    return;
+  }
   uint16_t lanes[kWidth];
   store_half_bits(lanes, bits);
   __builtin_memcpy(p, lanes, static_cast<uint64_t>(n) * sizeof(uint16_t));
@@ -149,6 +160,11 @@ TE_INLINE Vf load(const Bf16* p) { return widen_bf16(load_half_bits(p)); }
 TE_INLINE Vf load(const Bf16* p, int64_t n) { return widen_bf16(load_half_bits(p, n)); }
 TE_INLINE void store(Bf16* p, Vf a) { store_half_bits(p, narrow_bf16(a)); }
 TE_INLINE void store(Bf16* p, Vf a, int64_t n) { store_half_bits(p, narrow_bf16(a), n); }
+// Two vectors at p. The packing works within 128 bits, so quarters 1 and 2 change places after it.
+TE_INLINE void store_two(Bf16* p, Vf a, Vf b) {
+  const __m256i packed = _mm256_packus_epi32(round_bf16(a), round_bf16(b));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+}
 TE_INLINE Vf load(const Fp16* p) { return widen_fp16(load_half_bits(p)); }
 TE_INLINE Vf load(const Fp16* p, int64_t n) { return widen_fp16(load_half_bits(p, n)); }
 TE_INLINE void store(Fp16* p, Vf a) { store_half_bits(p, narrow_fp16(a)); }

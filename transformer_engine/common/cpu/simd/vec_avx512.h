@@ -95,14 +95,18 @@ TE_INLINE float reduce_max(Vf a) {
 TE_INLINE Vf widen_bf16(__m256i bits) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
-TE_INLINE __m256i narrow_bf16(Vf a) {
+// The upper half of each lane is the rounded BF16.
+TE_INLINE __m512i round_bf16(Vf a) {
   const __m512i bits = _mm512_castps_si512(a.v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+  // Half a unit less one, and that one where the upper half is odd: ties go to even.
+  const __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+  const __m512i rounded = _mm512_add_epi32(
+      bits, _mm512_mask_blend_epi32(is_odd, _mm512_set1_epi32(0x7FFF), _mm512_set1_epi32(0x8000)));
   // A NaN keeps sign and upper payload and is made quiet, so that it cannot become Inf.
-  const __m512i chosen =
-      _mm512_mask_or_epi32(rounded, is_nan(a).v, bits, _mm512_set1_epi32(0x00400000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16));
+  return _mm512_mask_or_epi32(rounded, is_nan(a).v, bits, _mm512_set1_epi32(0x00400000));
+}
+TE_INLINE __m256i narrow_bf16(Vf a) {
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bf16(a), 16));
 }
 TE_INLINE Vf widen_fp16(__m256i bits) { return {_mm512_cvtph_ps(bits)}; }
 TE_INLINE __m256i narrow_fp16(Vf a) {
@@ -133,6 +137,13 @@ TE_INLINE Vf load(const Bf16* p) { return widen_bf16(load_half_bits(p)); }
 TE_INLINE Vf load(const Bf16* p, int64_t n) { return widen_bf16(load_half_bits(p, n)); }
 TE_INLINE void store(Bf16* p, Vf a) { store_half_bits(p, narrow_bf16(a)); }
 TE_INLINE void store(Bf16* p, Vf a, int64_t n) { store_half_bits(p, narrow_bf16(a), n); }
+// Two vectors at p: one permutation takes the upper halves of both.
+TE_INLINE void store_two(Bf16* p, Vf a, Vf b) {
+  const __m512i odd_words =
+      _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                       25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  _mm512_storeu_si512(p, _mm512_permutex2var_epi16(round_bf16(a), odd_words, round_bf16(b)));
+}
 TE_INLINE Vf load(const Fp16* p) { return widen_fp16(load_half_bits(p)); }
 TE_INLINE Vf load(const Fp16* p, int64_t n) { return widen_fp16(load_half_bits(p, n)); }
 TE_INLINE void store(Fp16* p, Vf a) { store_half_bits(p, narrow_fp16(a)); }

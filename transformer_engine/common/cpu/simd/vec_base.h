@@ -179,21 +179,41 @@ TE_INLINE Vf load(const float* p) {
   return a;
 }
 TE_INLINE Vf load(const float* p, int64_t n) {
+  if (n == kWidth) {  // a copy of unknown length is a call
+    return load(p);
+  }
   Vf a = zero();
   __builtin_memcpy(&a.v, p, static_cast<uint64_t>(n) * sizeof(float));
   return a;
 }
 TE_INLINE void store(float* p, Vf a) { __builtin_memcpy(p, &a.v, sizeof(a.v)); }
 TE_INLINE void store(float* p, Vf a, int64_t n) {
+  if (n == kWidth) {
+    store(p, a);
+    return;
+  }
   __builtin_memcpy(p, &a.v, static_cast<uint64_t>(n) * sizeof(float));
 }
 
-TE_INLINE Half4 load_half_bits(const void* p, int64_t n = kWidth) {
+TE_INLINE Half4 load_half_bits(const void* p) {
+  Half4 bits;
+  __builtin_memcpy(&bits, p, sizeof(bits));
+  return bits;
+}
+TE_INLINE Half4 load_half_bits(const void* p, int64_t n) {
+  if (n == kWidth) {
+    return load_half_bits(p);
+  }
   Half4 bits = {};
   __builtin_memcpy(&bits, p, static_cast<uint64_t>(n) * sizeof(uint16_t));
   return bits;
 }
-TE_INLINE void store_half_bits(void* p, Half4 bits, int64_t n = kWidth) {
+TE_INLINE void store_half_bits(void* p, Half4 bits) { __builtin_memcpy(p, &bits, sizeof(bits)); }
+TE_INLINE void store_half_bits(void* p, Half4 bits, int64_t n) {
+  if (n == kWidth) {
+    store_half_bits(p, bits);
+    return;
+  }
   __builtin_memcpy(p, &bits, static_cast<uint64_t>(n) * sizeof(uint16_t));
 }
 

@@ -4,52 +4,56 @@
 // exp, sigmoid and tanh of float vectors. Only additions, products, fma, division and power-of-two
 // scaling, so that every instruction set gives the same bits. Largest error over all floats,
 // in units in the last place of the exact result (checked in test_simd.cpp): exp 1, sigmoid 2.5,
-// tanh 2. NaN gives NaN. The polynomials are minimax fits in relative error (Remez exchange).
+// tanh 2. NaN gives NaN. V is Vf or Pack. The polynomials are minimax fits in relative error (Remez
+// exchange).
 #pragma once
 
-#include "cpu/simd/vec.h"
+#include "cpu/simd/pack.h"
 
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
 // e^x = 2^n * e^r with n = round(x / ln 2), |r| <= ln(2) / 2. Overflows to Inf; denormal results
 // are rounded once.
-TE_INLINE Vf exp(Vf x) {
+template <typename V>
+TE_INLINE V exp(V x) {
   // Beyond these the result is 0 or Inf; min and max keep a NaN in x.
-  x = max(set1(-104.0F), min(set1(89.0F), x));
+  x = max(splat<V>(-104.0F), min(splat<V>(89.0F), x));
   // Adding 1.5 * 2^23 leaves the nearest whole number in the low mantissa bits.
-  const Vf shifter = set1(0x1.8p23F);
-  const Vf n = fma(x, set1(0x1.715476p0F), shifter) - shifter;
-  Vf r = fma(n, set1(-0x1.62e43p-1F), x);  // ln 2, upper part
-  r = fma(n, set1(0x1.05c61p-29F), r);     // ln 2 - upper part is negative
-  Vf p = set1(0x1.6a2434p-10F);
-  p = fma(p, r, set1(0x1.1239e2p-7F));
-  p = fma(p, r, set1(0x1.5558f2p-5F));
-  p = fma(p, r, set1(0x1.555492p-3F));
-  p = fma(p, r, set1(0x1.fffffcp-2F));
-  p = fma(p, r, set1(1.0F));
-  p = fma(p, r, set1(1.0F));
+  const V shifter = splat<V>(0x1.8p23F);
+  const V n = fma(x, splat<V>(0x1.715476p0F), shifter) - shifter;
+  V r = fma(n, splat<V>(-0x1.62e43p-1F), x);  // ln 2, upper part
+  r = fma(n, splat<V>(0x1.05c61p-29F), r);    // ln 2 - upper part is negative
+  V p = splat<V>(0x1.6a2434p-10F);
+  p = fma(p, r, splat<V>(0x1.1239e2p-7F));
+  p = fma(p, r, splat<V>(0x1.5558f2p-5F));
+  p = fma(p, r, splat<V>(0x1.555492p-3F));
+  p = fma(p, r, splat<V>(0x1.fffffcp-2F));
+  p = fma(p, r, splat<V>(1.0F));
+  p = fma(p, r, splat<V>(1.0F));
   return scale_by_power_of_two(p, n);
 }
 
 // 1 / (1 + e^-x), with full relative precision for negative x too.
-TE_INLINE Vf sigmoid(Vf x) {
-  const Vf e = exp(-abs(x));
-  return select(less(x, zero()), e, set1(1.0F)) / (set1(1.0F) + e);
+template <typename V>
+TE_INLINE V sigmoid(V x) {
+  const V e = exp(-abs(x));
+  return select(less(x, splat<V>(0.0F)), e, splat<V>(1.0F)) / (splat<V>(1.0F) + e);
 }
 
-TE_INLINE Vf tanh(Vf x) {
-  const Vf magnitude = abs(x);
-  const Vf square = x * x;
-  Vf p = set1(-0x1.75e1ccp-8F);
-  p = fma(p, square, set1(0x1.52269cp-6F));
-  p = fma(p, square, set1(-0x1.b83c5ap-5F));
-  p = fma(p, square, set1(0x1.110726p-3F));
-  p = fma(p, square, set1(-0x1.555532p-2F));
-  const Vf small = fma(p * square, magnitude, magnitude);
-  const Vf e = exp(set1(-2.0F) * magnitude);
-  const Vf large = (set1(1.0F) - e) / (set1(1.0F) + e);
-  return copysign(select(less(magnitude, set1(0.625F)), small, large), x);
+template <typename V>
+TE_INLINE V tanh(V x) {
+  const V magnitude = abs(x);
+  const V square = x * x;
+  V p = splat<V>(-0x1.75e1ccp-8F);
+  p = fma(p, square, splat<V>(0x1.52269cp-6F));
+  p = fma(p, square, splat<V>(-0x1.b83c5ap-5F));
+  p = fma(p, square, splat<V>(0x1.110726p-3F));
+  p = fma(p, square, splat<V>(-0x1.555532p-2F));
+  const V small = fma(p * square, magnitude, magnitude);
+  const V e = exp(splat<V>(-2.0F) * magnitude);
+  const V large = (splat<V>(1.0F) - e) / (splat<V>(1.0F) + e);
+  return copysign(select(less(magnitude, splat<V>(0.625F)), small, large), x);
 }
 
 }  // namespace
