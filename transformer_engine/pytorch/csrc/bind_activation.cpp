@@ -12,6 +12,7 @@
 
 #include <string>
 
+#include "allocate.h"
 #include "bind.h"
 #include "output.h"
 #include "views.h"
@@ -122,7 +123,7 @@ at::Tensor softmax(const SoftmaxProblem& problem, const at::Tensor& tensor, floa
   TE_CHECK(tensor.dim() == problem.dimensions, op, ": input has shape ", tensor.sizes(), "; ",
            problem.dimensions, " dimensions are required.");
   const at::Tensor input = tensor.contiguous();
-  const at::Tensor output = at::empty(input.sizes(), input.options().requires_grad(false));
+  const at::Tensor output = new_tensor(input.sizes(), input.scalar_type(), input);
   SoftmaxForwardArgs args;
   args.mask_kind = problem.mask_kind;
   args.input = matrix_view(input);
@@ -151,7 +152,7 @@ at::Tensor softmax_gradient(const char* op, const at::Tensor& output_grad,
                             const at::Tensor& softmax_results, float scale) {
   const at::Tensor output = softmax_results.contiguous();
   const at::Tensor grad_output = contiguous_operand(op, "output_grad", output_grad, output);
-  const at::Tensor grad_input = at::empty(output.sizes(), output.options().requires_grad(false));
+  const at::Tensor grad_input = new_tensor(output.sizes(), output.scalar_type(), output);
   SoftmaxBackwardArgs args;
   args.grad_output = matrix_view(grad_output);
   args.output = matrix_view(output);

@@ -14,6 +14,7 @@
 
 #include <optional>
 
+#include "allocate.h"
 #include "bind.h"
 #include "output.h"
 #include "views.h"
@@ -99,7 +100,7 @@ py::tuple backward(const char* op, NormKind kind, const BackwardOperands& operan
   const at::Tensor residual = operands.residual.defined()
                                   ? contiguous_operand(op, "add", operands.residual, input)
                                   : at::Tensor();
-  const at::Tensor grad_input = at::empty(input.sizes(), input.options().requires_grad(false));
+  const at::Tensor grad_input = new_tensor(input.sizes(), input.scalar_type(), input);
   const at::Tensor grad_weight = at::empty(weight.sizes(), weight.options().requires_grad(false));
   NormBackwardArgs args;
   args.kind = kind;

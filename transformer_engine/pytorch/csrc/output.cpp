@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "output.h"
 
-#include <ATen/ops/empty.h>
 #include <torch/csrc/utils/pybind.h>
 #include <transformer_engine/error.h>
 
+#include "allocate.h"
 #include "views.h"
 
 namespace transformer_engine::pytorch {
@@ -37,7 +37,7 @@ at::ScalarType output_dtype(const char* op, const py::object& dtype, const at::T
 Output::Output(const Request& request, const at::Tensor& input, at::IntArrayRef sizes)
     : given_(request.given), quantizer_(request.quantizer) {
   if (given_.is_none() || !quantizer_.is_none()) {
-    tensor_ = at::empty(sizes, input.options().dtype(request.dtype).requires_grad(false));
+    tensor_ = new_tensor(sizes, request.dtype, input);
     return;
   }
   tensor_ = py::cast<at::Tensor>(given_);
