@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import transformer_engine.pytorch as te
 from helpers.formats import FORMATS
@@ -242,6 +245,47 @@ def test_recomputed_core_attention_changes_nothing():
         layer(x, checkpoint_core_attention=recompute).square().sum().backward()
         grads.append(x.grad)
     assert torch.equal(*grads)
+
+
+def gradients_of(function, layer: torch.nn.Module, autocast: bool) -> list[torch.Tensor]:
+    """Of the input and all parameters, from the same random numbers."""
+    torch.manual_seed(3)
+    x = random_tensor((LENGTH, BATCH, HIDDEN), seed=1).requires_grad_()
+    layer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        out = function(x)
+    out.square().sum().backward()
+    return [x.grad, *(parameter.grad.clone() for parameter in layer.parameters())]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "kind", ["reentrant", "not reentrant", "library", "library, not reentrant"]
+)
+def test_recomputing_the_layer_changes_nothing(kind, dropout, autocast):
+    layer = make_layer(hidden_dropout=dropout, attention_dropout=dropout)
+    run = torch.utils.checkpoint.checkpoint if "library" not in kind else te.checkpoint
+    reentrant = "not reentrant" not in kind
+    again = gradients_of(lambda x: run(layer, x, use_reentrant=reentrant), layer, autocast)
+    for have, want in zip(again, gradients_of(layer, layer, autocast), strict=True):
+        assert torch.equal(have, want)
+
+
+def test_saved_tensor_hooks_see_the_whole_layer():
+    layer = make_layer()
+    expected = gradients_of(layer, layer, False)
+    with torch.autograd.graph.save_on_cpu():
+        for have, want in zip(gradients_of(layer, layer, False), expected, strict=True):
+            assert torch.equal(have, want)
+
+
+def test_copies_and_pickles_work_after_use():
+    layer = make_layer(layer_type="decoder", qk_norm_type="RMSNorm")
+    x = random_tensor((LENGTH, BATCH, HIDDEN), seed=1)
+    expected = layer(x, encoder_output=x)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(twin(x, encoder_output=x), expected)
 
 
 def test_hidden_dropout_applies_to_each_branch_in_training_only():

@@ -422,8 +422,8 @@ class MultiheadAttention(torch.nn.Module):
         leading = x.shape[:-1]
         if not self.qkv_weight_interleaved:
             split = x.view(*leading, sum(parts) * groups, size)
-            return split.split([part * groups for part in parts], dim=-2)
-        split = x.view(*leading, groups, sum(parts), size).split(parts, dim=-2)
+            return split.split_with_sizes([part * groups for part in parts], -2)
+        split = x.view(*leading, groups, sum(parts), size).split_with_sizes(parts, -2)
         return tuple(
             piece.reshape(*leading, part * groups, size)
             for piece, part in zip(split, parts, strict=True)

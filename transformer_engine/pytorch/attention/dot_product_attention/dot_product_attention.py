@@ -399,9 +399,7 @@ class DotProductAttention(torch.nn.Module):
         if plan is None:
             plan = self._resolve(query_layer, key_layer, value_layer, operands, spec)
             if key is not None:
-                if len(self._plans) >= _MAX_PLANS:
-                    self._plans.clear()
-                self._plans[key] = plan
+                self._remember(key, plan)
         if torch.is_autocast_enabled(plan.device_type):
             query_layer, key_layer, value_layer, plan = self._under_autocast(
                 query_layer, key_layer, value_layer, operands, spec, plan
@@ -453,8 +451,14 @@ class DotProductAttention(torch.nn.Module):
         key = ("autocast", dtype, q.shape, k.shape, v.shape, plan.params)
         cast_plan = self._plans.get(key)
         if cast_plan is None:
-            cast_plan = self._plans[key] = self._resolve(q, k, v, operands, spec)
+            cast_plan = self._resolve(q, k, v, operands, spec)
+            self._remember(key, cast_plan)
         return q, k, v, cast_plan
+
+    def _remember(self, key: tuple[Any, ...], plan: _Plan) -> None:
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
 
     def _resolve(
         self,

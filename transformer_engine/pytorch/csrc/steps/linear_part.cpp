@@ -350,7 +350,7 @@ Operand SavedLinear::unpack_weight(torch::autograd::Node* node) const {
   }
   TensorList parameters;
   for (const auto& saved : weights) {
-    parameters.push_back(saved.unpack());
+    parameters.push_back(unpack_saved(saved));
   }
   return Operand::high_precision(concatenate(parameters));
 }

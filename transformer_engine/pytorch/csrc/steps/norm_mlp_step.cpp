@@ -133,7 +133,8 @@ void NormMLPNode::release_variables() {
 
 NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight) {
   if (!spec.recomputes) {
-    Activated kept{fc1_saved.input.unpack(this), fc2_saved.input.unpack(this), fc1_output.unpack()};
+    Activated kept{fc1_saved.input.unpack(this), fc2_saved.input.unpack(this),
+                   unpack_saved(fc1_output)};
     if (kept.fc1_input.is_defined() && !kept.fc1_input.is_quantized()) {
       kept.fc1_input.data = as_matrix(kept.fc1_input.data);
     }
@@ -142,9 +143,10 @@ NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight) {
   CallState repeated = state;
   repeated.is_replay = true;
   const ReplayScales replay(repeated);
-  const NormParameters parameters{norm_saved.gamma.unpack(), beta.unpack()};
-  Hidden hidden = compute_hidden(spec, repeated, norm_saved.input.unpack(), parameters, fc1_weight,
-                                 as_dtype(fc1_bias_saved.unpack(), dtype), {.dtype = dtype});
+  const NormParameters parameters{unpack_saved(norm_saved.gamma), unpack_saved(beta)};
+  Hidden hidden =
+      compute_hidden(spec, repeated, unpack_saved(norm_saved.input), parameters, fc1_weight,
+                     as_dtype(unpack_saved(fc1_bias_saved), dtype), {.dtype = dtype});
   return {hidden.fc1_input, hidden.fc2_input, hidden.fc1_output};
 }
 

@@ -6,6 +6,8 @@
 #include <ATen/ops/empty_like.h>
 #include <transformer_engine/error.h>
 
+#include "steps/saved_operand.h"
+
 namespace transformer_engine::pytorch {
 
 namespace {
@@ -109,10 +111,10 @@ void SavedNorm::reset() {
 NormGradients norm_backward(const NormSpec& spec, const SavedNorm& saved,
                             const at::Tensor& grad_output, const NormWanted& wanted) {
   NormGradients gradients;
-  const at::Tensor input = saved.input.unpack();
-  const at::Tensor gamma = saved.gamma.unpack();
-  const at::Tensor mean = saved.mean.unpack();
-  const at::Tensor rstd = saved.rstd.unpack();
+  const at::Tensor input = unpack_saved(saved.input);
+  const at::Tensor gamma = unpack_saved(saved.gamma);
+  const at::Tensor mean = unpack_saved(saved.mean);
+  const at::Tensor rstd = unpack_saved(saved.rstd);
   NormBackwardArgs args;
   args.kind = spec.kind;
   args.grad_output = norm_view(spec, grad_output);

@@ -2,12 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include "operand.h"
 
 namespace transformer_engine::pytorch {
+
+// Unpacks with autograd recording, even inside a step: a saved-tensor hook may run any code, and a
+// checkpoint repeats the forward in it.
+inline at::Tensor unpack_saved(const torch::autograd::SavedVariable& saved,
+                               torch::autograd::Node* node = nullptr) {
+  const auto state = c10::impl::tls_local_dispatch_key_set();
+  const c10::impl::ForceDispatchKeyGuard recording(
+      state.included_, state.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  return node == nullptr ? saved.unpack() : saved.unpack(node->getptr());
+}
 
 // An operand kept for backward through autograd's own saved variables, so that saved-tensor hooks,
 // version checks and retain_graph act on it as on any tensor.
@@ -30,9 +41,9 @@ class SavedOperand {
       return {};
     }
     Operand operand;
-    operand.data = data_.unpack(node->getptr());
+    operand.data = unpack_saved(data_, node);
     if (is_quantized_) {
-      operand.scale_inv = scale_inv_.unpack();
+      operand.scale_inv = unpack_saved(scale_inv_);
     }
     operand.dtype = dtype_;
     return operand;
