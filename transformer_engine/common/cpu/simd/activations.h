@@ -19,7 +19,7 @@ namespace {
 template <typename V>
 TE_INLINE void sigmoid_pair(V x, V* s, V* complement) {
   const V one = splat<V>(1.0F);
-  const V e = exp(-abs(x));
+  const V e = exp_of_minus_magnitude(x);
   const V inverse = one / (one + e);
   const auto is_negative = less(x, splat<V>(0.0F));
   const V small = e * inverse;
@@ -32,21 +32,23 @@ struct Gelu {
   static constexpr float kCubic = 0.03567741F;   // 0.044715 * sqrt(2 / pi)
 
   template <typename V>
+  TE_INLINE static V twice_u(V x, V square) {
+    return x * fma(square, splat<V>(2.0F * kCubic), splat<V>(2.0F * kLinear));
+  }
+  template <typename V>
   TE_INLINE static V value(V x) {
-    const V u = x * fma(x * x, splat<V>(kCubic), splat<V>(kLinear));
-    return x * sigmoid(u + u);
+    return x * sigmoid(twice_u(x, x * x));
   }
   template <typename V>
   TE_INLINE static void derive(V x, V* f, V* slope) {
     // Beyond +-16 sigmoid(2u) is 0 or 1 to the last bit; the bound keeps u' from overflowing.
     const V bounded = max(splat<V>(-16.0F), min(splat<V>(16.0F), x));
     const V square = bounded * bounded;
-    const V u = bounded * fma(square, splat<V>(kCubic), splat<V>(kLinear));
-    const V u_slope = fma(square, splat<V>(6.0F * kCubic), splat<V>(2.0F * kLinear));  // d(2u)/dx
+    const V twice_u_slope = fma(square, splat<V>(6.0F * kCubic), splat<V>(2.0F * kLinear));
     V s, complement;
-    sigmoid_pair(u + u, &s, &complement);
+    sigmoid_pair(twice_u(bounded, square), &s, &complement);
     *f = x * s;
-    *slope = fma(s * complement, bounded * u_slope, s);
+    *slope = fma(s * complement, bounded * twice_u_slope, s);
   }
 };
 

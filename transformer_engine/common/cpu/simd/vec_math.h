@@ -13,12 +13,10 @@
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
-// e^x = 2^n * e^r with n = round(x / ln 2), |r| <= ln(2) / 2. Overflows to Inf; denormal results
-// are rounded once.
+// e^x = 2^n * e^r with n = round(x / ln 2), |r| <= ln(2) / 2, for -104 <= x <= 89 or NaN; denormal
+// results are rounded once.
 template <typename V>
-TE_INLINE V exp(V x) {
-  // Beyond these the result is 0 or Inf; min and max keep a NaN in x.
-  x = max(splat<V>(-104.0F), min(splat<V>(89.0F), x));
+TE_INLINE V exp_in_range(V x) {
   // Adding 1.5 * 2^23 leaves the nearest whole number in the low mantissa bits.
   const V shifter = splat<V>(0x1.8p23F);
   const V n = fma(x, splat<V>(0x1.715476p0F), shifter) - shifter;
@@ -34,10 +32,22 @@ TE_INLINE V exp(V x) {
   return scale_by_power_of_two(p, n);
 }
 
+// Overflows to Inf. Beyond the bounds the result is 0 or Inf; min and max keep a NaN in x.
+template <typename V>
+TE_INLINE V exp(V x) {
+  return exp_in_range(max(splat<V>(-104.0F), min(splat<V>(89.0F), x)));
+}
+
+// e^-|x|
+template <typename V>
+TE_INLINE V exp_of_minus_magnitude(V x) {
+  return exp_in_range(max(splat<V>(-104.0F), -abs(x)));
+}
+
 // 1 / (1 + e^-x), with full relative precision for negative x too.
 template <typename V>
 TE_INLINE V sigmoid(V x) {
-  const V e = exp(-abs(x));
+  const V e = exp_of_minus_magnitude(x);
   return select(less(x, splat<V>(0.0F)), e, splat<V>(1.0F)) / (splat<V>(1.0F) + e);
 }
 
@@ -51,7 +61,7 @@ TE_INLINE V tanh(V x) {
   p = fma(p, square, splat<V>(0x1.110726p-3F));
   p = fma(p, square, splat<V>(-0x1.555532p-2F));
   const V small = fma(p * square, magnitude, magnitude);
-  const V e = exp(splat<V>(-2.0F) * magnitude);
+  const V e = exp_of_minus_magnitude(magnitude + magnitude);
   const V large = (splat<V>(1.0F) - e) / (splat<V>(1.0F) + e);
   return copysign(select(less(magnitude, splat<V>(0.625F)), small, large), x);
 }
