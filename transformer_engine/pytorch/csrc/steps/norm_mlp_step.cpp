@@ -83,6 +83,8 @@ Hidden compute_hidden(const NormMLPStepSpec& spec, const CallState& state, const
 // Edges: inp, gamma, [beta], fc1 weight, [fc1 bias], fc2 weight, [fc2 bias]. Outputs: y, [layernorm
 // output].
 struct NormMLPNode : public torch::autograd::Node {
+  // Copies: a spec made from nothing would make its names, which needs the GIL.
+  explicit NormMLPNode(const NormMLPStepSpec& step_spec) : spec(step_spec) {}
   variable_list apply(variable_list&& grads) override;
   void release_variables() override;
   std::string name() const override { return "LayerNormMLPBackward"; }
@@ -363,9 +365,8 @@ at::Tensor NormMLPStep::compute(Call& call) {
 
 void NormMLPStep::record(Call& call, const at::Tensor& output) {
   using torch::autograd::SavedVariable;
-  auto node = c10::make_intrusive<NormMLPNode>();
+  auto node = c10::make_intrusive<NormMLPNode>(spec_);
   node->set_next_edges(call.edges.take());
-  node->spec = spec_;
   node->fc1 = fc1_;
   node->fc2 = fc2_;
   node->state = call.state;

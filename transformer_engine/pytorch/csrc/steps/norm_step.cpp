@@ -19,6 +19,8 @@ namespace {
 
 // Edges: input, gamma, [beta].
 struct NormNode : public torch::autograd::Node {
+  // Copies: a spec made from nothing would make its names, which needs the GIL.
+  explicit NormNode(const NormSpec& step_spec) : spec(step_spec) {}
   variable_list apply(variable_list&& grads) override;
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -117,9 +119,8 @@ PyObject* NormStep::forward(PyObject* module, PyObject* args, PyObject* kwargs) 
     output = normalized.output.dim() == input.dim() ? normalized.output
                                                     : normalized.output.view(input.sizes());
     if (needs_node) {
-      auto node = c10::make_intrusive<NormNode>();
+      auto node = c10::make_intrusive<NormNode>(spec_.norm);
       node->set_next_edges(edges.take());
-      node->spec = spec_.norm;
       node->input_dtype = input.scalar_type();
       node->dtype = dtype;
       node->matrix_sizes = {rows, spec_.norm.hidden};
