@@ -49,6 +49,13 @@ def split_rows(
             f"{owner}: parameters_split is empty; at least one name is required. Pass None for "
             "one unsplit weight."
         )
+    names = [name.rstrip("_") + "_" for name in parameters_split]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"{owner}: parameters_split has the name '{name[:-1]}' twice (trailing "
+                "underscores do not count); names must differ."
+            )
     if isinstance(parameters_split, Mapping):
         split = {name.rstrip("_") + "_": count for name, count in parameters_split.items()}
         if sum(split.values()) != rows:
@@ -57,7 +64,6 @@ def split_rows(
                 f"out_features={rows} is required."
             )
         return split
-    names = [name.rstrip("_") + "_" for name in parameters_split]
     if rows % len(names) != 0:
         raise ValueError(
             f"{owner}: parameters_split has {len(names)} names; out_features={rows} must be "

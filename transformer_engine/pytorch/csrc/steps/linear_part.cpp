@@ -34,9 +34,13 @@ bool are_adjacent(const TensorList& parts) {
   return true;
 }
 
+// Product of the leading dimensions; also where the last one is 0.
 int64_t rows_of(const at::Tensor& tensor) {
-  const int64_t cols = tensor.dim() == 0 ? 1 : tensor.size(-1);
-  return cols == 0 ? tensor.numel() : tensor.numel() / cols;
+  int64_t rows = 1;
+  for (int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) {
+    rows *= tensor.size(dim);
+  }
+  return rows;
 }
 
 // A possibly missing attribute of a weight (GIL held).
@@ -77,19 +81,27 @@ at::Tensor placeholder_gradient(const at::Tensor& weight) {
 
 void accumulate_into_main_grad(const WgradTask& task) {
   struct Target {
-    at::Tensor main_grad;
-    bool overwrites;
+    at::Tensor main_grad;  // undefined for a frozen slice
+    bool overwrites = false;
   };
   c10::SmallVector<Target, 3> targets;
   {
     const py::gil_scoped_acquire gil;
+    const bool is_first_write =
+        task.first_microbatch != nullptr && !task.first_microbatch->was_written;
     for (const at::Tensor& weight : task.weights) {
+      if (!weight.requires_grad()) {
+        targets.emplace_back();
+        continue;
+      }
       const py::object overwrite = attribute_or_none(weight, "overwrite_main_grad");
-      targets.push_back(
-          {main_grad_of(weight), task.overwrites_main_grad || truth(overwrite.ptr())});
+      targets.push_back({main_grad_of(weight), is_first_write || truth(overwrite.ptr())});
       TE_CHECK(targets.back().main_grad.numel() == weight.numel(), "wgrad: main_grad has shape ",
                targets.back().main_grad.sizes(), "; the weight's shape ", weight.sizes(),
                " is required.");
+    }
+    if (task.first_microbatch != nullptr) {
+      task.first_microbatch->was_written = true;
     }
   }
   const GemmFlags transposed{.a_is_transposed = true, .b_is_transposed = true, .accumulate = false};
@@ -100,15 +112,24 @@ void accumulate_into_main_grad(const WgradTask& task) {
              targets[0].main_grad.view(task.weights[0].sizes()));
     return;
   }
-  const at::Tensor whole = at::empty({task.grad_output.data.size(-1), task.input.data.size(-1)},
-                                     targets[0].main_grad.options());
+  // Slices may be added to buffers of several dtypes: their sum is rounded once, from FP32.
+  const at::Tensor whole =
+      at::empty({task.grad_output.data.size(-1), task.input.data.size(-1)},
+                at::TensorOptions().dtype(at::kFloat).device(task.input.data.device()));
   run_gemm(task.grad_output, task.input, transposed, {}, whole);
   int64_t row = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
-    const at::Tensor part =
-        whole.narrow(0, row, task.weights[i].size(0)).view(targets[i].main_grad.sizes());
+    const int64_t begin = row;
     row += task.weights[i].size(0);
-    targets[i].overwrites ? targets[i].main_grad.copy_(part) : targets[i].main_grad.add_(part);
+    const at::Tensor& main_grad = targets[i].main_grad;
+    if (!main_grad.defined()) {
+      continue;
+    }
+    const at::Tensor part = whole.narrow(0, begin, row - begin).view(main_grad.sizes());
+    if (!targets[i].overwrites) {
+      part.add_(main_grad);
+    }
+    main_grad.copy_(part);
   }
 }
 
@@ -133,6 +154,12 @@ at::Tensor concatenate(const TensorList& parts) {
   return at::as_strided(parts[0], sizes, parts[0].strides());
 }
 
+at::Tensor differentiable_concatenate(const TensorList& parts) {
+  return parts.size() > 1 && at::GradMode::is_enabled()
+             ? at::cat(at::TensorList(parts.data(), parts.size()), 0)
+             : concatenate(parts);
+}
+
 at::Tensor as_matrix(const at::Tensor& tensor) {
   return tensor.dim() == 2
              ? tensor
@@ -141,6 +168,16 @@ at::Tensor as_matrix(const at::Tensor& tensor) {
 
 at::Tensor as_dtype(const at::Tensor& tensor, at::ScalarType dtype) {
   return !tensor.defined() || tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
+}
+
+at::Tensor as_plain(const at::Tensor& tensor) {
+  return is_python_tensor(tensor)
+             ? with_gil([&] { return dequantize_python(tensor, tensor.scalar_type()); })
+             : tensor.contiguous();
+}
+
+at::Tensor gradient_matrix(const at::Tensor& gradient, at::ScalarType dtype) {
+  return gradient.defined() ? as_matrix(as_dtype(as_plain(gradient), dtype)) : gradient;
 }
 
 Operand read_quantized(const at::Tensor& tensor, const char* what) {
@@ -169,15 +206,10 @@ at::Tensor dequantize_python(const at::Tensor& tensor, at::ScalarType dtype) {
 }
 
 LinearParameters LinearPart::read_parameters(PyObject* module,
-                                             std::optional<at::ScalarType> required) const {
+                                             const ParameterRule& required) const {
   LinearParameters parameters;
   int64_t rows = 0;
-  const auto check = [&](const at::Tensor& tensor, const Name& name) {
-    TE_CHECK_TYPE(!required.has_value() || tensor.scalar_type() == *required, spec_.label,
-                  ": parameter ", name.text(), " has dtype ", at::toString(tensor.scalar_type()),
-                  " and the input ", at::toString(*required),
-                  "; they must be equal. Cast one of them, or use torch.autocast.");
-  };
+  int64_t bias_numel = 0;
   for (const Name& name : spec_.weight_names) {
     parameters.weights.push_back(read_tensor(module, name));
     const at::Tensor& weight = parameters.weights.back();
@@ -185,22 +217,28 @@ LinearParameters LinearPart::read_parameters(PyObject* module,
              spec_.label, ": parameter ", name.text(), " has shape ",
              weight.defined() ? weight.sizes() : at::IntArrayRef(), "; [rows, ", spec_.in_features,
              "] is required.");
-    check(weight, name);
+    required.check(spec_.label, weight, name);
     rows += weight.size(0);
     parameters.weight_requires_grad |= weight.requires_grad();
   }
   TE_CHECK(rows == spec_.out_features, spec_.label, ": the weights have ", rows, " rows together; ",
            spec_.out_features, " are required.");
-  for (const Name& name : spec_.bias_names) {
+  for (size_t i = 0; i < spec_.bias_names.size(); ++i) {
+    const Name& name = spec_.bias_names[i];
     at::Tensor bias = read_tensor(module, name);
-    if (!bias.defined() || bias.numel() == 0) {
+    if (!bias.defined() || (bias.numel() == 0 && parameters.weights[i].size(0) != 0)) {
       parameters.biases.clear();
+      bias_numel = 0;
       break;
     }
-    check(bias, name);
+    required.check(spec_.label, bias, name);
     parameters.bias_requires_grad |= bias.requires_grad();
+    bias_numel += bias.numel();
     parameters.biases.push_back(std::move(bias));
   }
+  TE_CHECK(parameters.biases.empty() || bias_numel == spec_.out_features, spec_.label,
+           ": the biases have ", bias_numel, " elements together; ", spec_.out_features,
+           " are required.");
   return parameters;
 }
 
@@ -219,20 +257,46 @@ Operand LinearPart::weight_operand(const CallState& state, const LinearParameter
   if (!is_first_microbatch.has_value()) {
     return quantizer.quantize(concatenate(parameters.weights));
   }
-  uint32_t version = 0;  // any write to any part changes the sum
-  for (const at::Tensor& weight : parameters.weights) {
-    version += weight.is_inference() ? 0 : static_cast<uint32_t>(weight._version());
-  }
-  const bool is_fresh = cache_.operand.is_defined() &&
-                        cache_.quantizers == state.quantizers.get() &&
-                        cache_.data == first.data_ptr() && cache_.version == version;
-  if (*is_first_microbatch || !is_fresh) {
-    cache_ = {.operand = quantizer.quantize(concatenate(parameters.weights)),
-              .quantizers = state.quantizers.get(),
-              .data = first.data_ptr(),
-              .version = version};
+  if (*is_first_microbatch || !cache_.is_fresh(state, parameters)) {
+    cache_.operand = quantizer.quantize(concatenate(parameters.weights));
+    cache_.quantizers = state.quantizers;
+    cache_.sources.clear();
+    for (const at::Tensor& weight : parameters.weights) {
+      cache_.sources.emplace_back(weight);
+    }
   }
   return cache_.operand;
+}
+
+LinearPart::WeightSource::WeightSource(const at::Tensor& weight)
+    : storage(weight.storage().getWeakStorageImpl()),
+      data(weight.const_data_ptr()),
+      version(weight.is_inference() ? 0 : static_cast<uint32_t>(weight._version())) {}
+
+bool LinearPart::WeightCache::is_fresh(const CallState& state,
+                                       const LinearParameters& parameters) const {
+  if (!operand.is_defined() || quantizers != state.quantizers ||
+      sources.size() != parameters.weights.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const WeightSource now(parameters.weights[i]);
+    // A weak reference keeps the storage's address from being given to another storage.
+    if (now.storage._unsafe_get_target() != sources[i].storage._unsafe_get_target() ||
+        now.data != sources[i].data || now.version != sources[i].version) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::shared_ptr<FirstMicrobatch> LinearPart::first_microbatch(std::optional<bool> is_first) {
+  if (!is_first.value_or(false)) {
+    first_microbatch_ = nullptr;
+  } else if (first_microbatch_ == nullptr || first_microbatch_->was_written) {
+    first_microbatch_ = std::make_shared<FirstMicrobatch>();
+  }
+  return first_microbatch_;
 }
 
 void run_gemm(const Operand& a, const Operand& b, const GemmFlags& flags, const at::Tensor& bias,
@@ -265,12 +329,21 @@ at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarTy
   return d;
 }
 
-Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& grad_output,
-                            bool needs_operand, at::Tensor* grad_bias) {
-  Operand operand = Operand::high_precision(grad_output);
+Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& gradient,
+                            const GradOutputRequest& request, at::Tensor* grad_bias) {
+  Operand operand;
+  const bool is_quantized_already = state.is_quantized && is_python_tensor(gradient);
+  if (is_quantized_already && request.needs_operand) {
+    operand = with_gil([&] { return read_quantized(gradient, "grad_output"); });
+  }
+  if (is_quantized_already && grad_bias == nullptr) {
+    return operand;
+  }
+  const at::Tensor grad_output = gradient_matrix(gradient, request.dtype);
   BiasGradientArgs bias_args;
-  const bool quantizes = state.is_quantized && needs_operand;
-  if (quantizes) {
+  if (!state.is_quantized) {
+    operand = Operand::high_precision(grad_output);
+  } else if (!is_quantized_already && request.needs_operand) {
     Quantizer& quantizer = state.quantizers->grad_output(gemm);
     operand = quantizer.make_operand(grad_output.sizes(), grad_output.device());
     const Quantizer::Destination destination{
@@ -293,7 +366,7 @@ TensorList run_wgrad(const WgradTask& task, bool fuse) {
     accumulate_into_main_grad(task);
     const py::gil_scoped_acquire gil;
     for (const at::Tensor& weight : task.weights) {
-      gradients.push_back(placeholder_gradient(weight));
+      gradients.push_back(weight.requires_grad() ? placeholder_gradient(weight) : at::Tensor());
     }
     return gradients;
   }
@@ -308,7 +381,8 @@ TensorList run_wgrad(const WgradTask& task, bool fuse) {
   }
   int64_t row = 0;
   for (const at::Tensor& weight : task.weights) {
-    gradients.push_back(whole.narrow(0, row, weight.size(0)));
+    gradients.push_back(weight.requires_grad() ? whole.narrow(0, row, weight.size(0))
+                                               : at::Tensor());
     row += weight.size(0);
   }
   return gradients;
@@ -322,7 +396,11 @@ std::pair<TensorList, TensorList> run_delayed_wgrad(LinearPart& linear) {
   const WgradTask task = std::move(tasks.front());
   tasks.pop_front();
   const PlainOperators plain;
-  return {run_wgrad(task, linear.spec().fuse_wgrad_accumulation), task.weights};
+  TensorList gradients = run_wgrad(task, linear.spec().fuse_wgrad_accumulation);
+  if (linear.spec().fuse_wgrad_accumulation) {
+    gradients.assign(gradients.size(), at::Tensor());  // placeholders are for autograd alone
+  }
+  return {std::move(gradients), task.weights};
 }
 
 void SavedLinear::save_weight(const Operand& operand, const LinearParameters& parameters,

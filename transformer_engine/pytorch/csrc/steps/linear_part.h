@@ -18,6 +18,7 @@
 
 #include "operand.h"
 #include "steps/module_step.h"
+#include "steps/node_support.h"
 #include "steps/saved_operand.h"
 
 namespace transformer_engine::pytorch {
@@ -44,12 +45,18 @@ struct LinearParameters {
   bool bias_requires_grad = false;
 };
 
+// The calls of one layer with is_first_microbatch=True, up to their backward: the first gradient
+// among them overwrites main_grad, the others are added.
+struct FirstMicrobatch {
+  bool was_written = false;
+};
+
 // Everything a weight gradient needs; also what delay_wgrad_compute puts aside.
 struct WgradTask {
   Operand grad_output;  // [m, out]
   Operand input;        // [m, in]
-  TensorList weights;
-  bool overwrites_main_grad = false;
+  TensorList weights;   // those that do not require a gradient (any more) get none
+  std::shared_ptr<FirstMicrobatch> first_microbatch;  // null: main_grad is added to
 };
 
 // First in, first out.
@@ -63,9 +70,8 @@ class LinearPart {
   const LinearSpec& spec() const { return spec_; }
   bool has_bias() const { return !spec_.bias_names.empty(); }
 
-  // Reads the module's parameters (GIL held). TypeError when one has another dtype than `required`
-  // (nothing is required of them under torch.autocast).
-  LinearParameters read_parameters(PyObject* module, std::optional<at::ScalarType> required) const;
+  // Reads and checks the module's parameters (GIL held).
+  LinearParameters read_parameters(PyObject* module, const ParameterRule& required) const;
 
   // The weight as fprop and dgrad read it: quantized (cached when `is_first_microbatch` has a
   // value) or of `dtype`.
@@ -74,25 +80,43 @@ class LinearPart {
 
   WgradStore& wgrad_store() { return wgrad_store_; }
 
+  // To be called by each forward that will be differentiated; null unless is_first is True.
+  std::shared_ptr<FirstMicrobatch> first_microbatch(std::optional<bool> is_first);
+
  private:
+  // What a cached copy was made from: any write, or another storage, makes it stale.
+  struct WeightSource {
+    explicit WeightSource(const at::Tensor& weight);
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    const void* data;
+    uint32_t version;
+  };
   struct WeightCache {
+    bool is_fresh(const CallState& state, const LinearParameters& parameters) const;
     Operand operand;
-    const void* quantizers = nullptr;
-    const void* data = nullptr;
-    uint32_t version = 0;
+    std::shared_ptr<const QuantizerSet> quantizers;
+    c10::SmallVector<WeightSource, 1> sources;
   };
 
   LinearSpec spec_;
   WeightCache cache_;
   WgradStore wgrad_store_;
+  std::shared_ptr<FirstMicrobatch> first_microbatch_;
 };
 
 // One tensor over all parts along dimension 0: a view where they lie next to each other in memory,
 // a copy otherwise.
 at::Tensor concatenate(const TensorList& parts);
+// The same for a caller outside the step: gradients reach every part.
+at::Tensor differentiable_concatenate(const TensorList& parts);
 // [product of leading dimensions, last]; a view.
 at::Tensor as_matrix(const at::Tensor& tensor);
 at::Tensor as_dtype(const at::Tensor& tensor, at::ScalarType dtype);
+// `tensor` contiguous, of its own dtype and plain: a quantized one is dequantized. The GIL is taken
+// for that.
+at::Tensor as_plain(const at::Tensor& tensor);
+// The gradient of an output as the [m, n] of `dtype` that kernels read; undefined stays undefined.
+at::Tensor gradient_matrix(const at::Tensor& gradient, at::ScalarType dtype);
 
 // D (+)= op(a) op(b)^T (+ bias), see gemm.h; d is [m, n].
 struct GemmFlags {
@@ -109,10 +133,14 @@ at::Tensor fprop(const Operand& input, const Operand& weight, const at::Tensor& 
 at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarType dtype,
                  const at::Tensor& addend);
 
-// grad_output [m, out] as an operand for dgrad and wgrad, and the bias gradient in the same pass
-// when asked for.
-Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& grad_output,
-                            bool needs_operand, at::Tensor* grad_bias);
+// The gradient of an output [..., out] as an operand for dgrad and wgrad, and the bias gradient in
+// the same pass when asked for. A gradient that arrives quantized is used as it is.
+struct GradOutputRequest {
+  at::ScalarType dtype;  // of the activations
+  bool needs_operand;    // for dgrad or wgrad
+};
+Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& gradient,
+                            const GradOutputRequest& request, at::Tensor* grad_bias);
 
 // Runs a weight gradient: into main_grad when `fuse` (the result is then undefined, or a
 // placeholder for frameworks that asked for one), else one new tensor per weight.

@@ -48,7 +48,7 @@ struct LinearNode : public torch::autograd::Node {
   at::ScalarType input_dtype = at::kFloat;
   at::ScalarType dtype = at::kFloat;  // of the activations
   size_t weight_count = 0;
-  bool overwrites_main_grad = false;
+  std::shared_ptr<FirstMicrobatch> first_microbatch;
   bool quantizes_grad_input = false;
 
  private:
@@ -115,6 +115,10 @@ void LinearNode::add_input_gradients(const at::Tensor& grad_input, const Wanted&
 
 variable_list LinearNode::apply(variable_list&& grads) {
   variable_list result(num_outputs());
+  if (is_without_gradient(grads)) {
+    finish_backward(state);
+    return result;
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const PlainOperators plain;
@@ -125,23 +129,18 @@ variable_list LinearNode::apply(variable_list&& grads) {
                   .bias = any_wanted(weights_end, num_outputs())};
     const bool needs_dgrad = wanted.input || wanted.norm;
     const at::Tensor grad_layernorm =
-        grads.size() > 1 && grads[1].defined() ? as_matrix(grads[1].contiguous()) : at::Tensor();
+        grads.size() > 1 ? gradient_matrix(grads[1], dtype) : at::Tensor();
     const auto options = at::TensorOptions().dtype(dtype).device(
         grads[0].defined() ? grads[0].device() : grad_layernorm.device());
     // An output that was not used has no gradient: it counts as zeros.
-    at::Tensor grad = grads[0].defined() ? grads[0] : at::zeros(output_sizes, options);
-    if (is_python_tensor(grad)) {
-      const py::gil_scoped_acquire gil;
-      grad = dequantize_python(grad, dtype);
-    }
-    grad = as_matrix(as_dtype(grad.contiguous(), dtype));
-
+    const at::Tensor grad = grads[0].defined() ? grads[0] : at::zeros(output_sizes, options);
     at::Tensor grad_bias;
     if (wanted.bias) {
-      grad_bias = at::empty({grad.size(1)}, options.dtype(biases[0].scalar_type()));
+      grad_bias = at::empty({output_sizes.back()}, options.dtype(biases[0].scalar_type()));
     }
     const Operand grad_output =
-        prepare_grad_output(state, linear->spec().gemm, grad, needs_dgrad || wanted.weight,
+        prepare_grad_output(state, linear->spec().gemm, grad,
+                            {.dtype = dtype, .needs_operand = needs_dgrad || wanted.weight},
                             wanted.bias ? &grad_bias : nullptr);
     if (wanted.bias) {
       add_bias_gradients(grad_bias, &result);
@@ -163,18 +162,19 @@ variable_list LinearNode::apply(variable_list&& grads) {
       add_weight_gradients({.grad_output = grad_output,
                             .input = input,
                             .weights = linear_saved.targets,
-                            .overwrites_main_grad = overwrites_main_grad},
+                            .first_microbatch = first_microbatch},
                            &result);
     }
     finish_backward(state);
   }
-  return once_differentiable(std::move(result), grads);
+  return once_differentiable(std::move(result));
 }
 
 }  // namespace
 
 struct LinearStep::Call {
-  at::Tensor input;
+  at::Tensor input;   // as given
+  at::Tensor source;  // what the norm or the GEMM reads: plain and contiguous
   CallState state;
   LinearParameters parameters;
   NormParameters norm_parameters;
@@ -209,22 +209,22 @@ Operand LinearStep::input_operand(Call& call, NormResult* norm_result) {
   const bool observes = state.is_calibrating && !state.is_replay;
   Quantizer* const quantizer =
       state.quantizers != nullptr ? &state.quantizers->input(spec_.linear.gemm) : nullptr;
-  if (!spec_.norm.has_value() && is_python_tensor(call.input)) {
-    const py::gil_scoped_acquire gil;
-    return state.is_quantized ? read_quantized(call.input, spec_.name.c_str())
-                              : Operand::high_precision(dequantize_python(call.input, call.dtype));
-  }
-  // The tensor itself where nothing has to change, so that autograd's version check watches it.
-  call.input = call.input.is_contiguous() ? call.input : call.input.contiguous();
-  const at::Tensor input = as_dtype(call.input, call.dtype);
   if (!spec_.norm.has_value()) {
+    if (state.is_quantized && is_python_tensor(call.input)) {
+      return with_gil([&] { return read_quantized(call.input, spec_.name.c_str()); });
+    }
+    // The tensor itself where nothing has to change, so that autograd's version check watches it.
+    call.source = as_plain(call.input);
+    const at::Tensor input = as_dtype(call.source, call.dtype);
     if (observes) {
       quantizer->calibrate(input);
     }
     return state.is_quantized ? quantizer->quantize(input) : Operand::high_precision(input);
   }
+  // The norm reads the input's own dtype, also under torch.autocast, and rounds once.
+  call.source = as_plain(call.input);
   const bool needs_output = spec_.return_layernorm_output || !state.is_quantized;
-  *norm_result = norm_forward(*spec_.norm, input, call.norm_parameters,
+  *norm_result = norm_forward(*spec_.norm, call.source, call.norm_parameters,
                               {.dtype = call.dtype,
                                .wants_output = needs_output,
                                .wants_statistics = call.needs_node,
@@ -248,13 +248,13 @@ c10::intrusive_ptr<torch::autograd::Node> LinearStep::record(Call& call, const O
   node->output_sizes = node->input_sizes;
   node->output_sizes.back() = spec_.linear.out_features;
   node->weight_count = call.parameters.weights.size();
-  node->overwrites_main_grad = call.is_first_microbatch.value_or(false);
+  node->first_microbatch = linear_->first_microbatch(call.is_first_microbatch);
   node->quantizes_grad_input = call.quantizes_grad_input;
   if (!spec_.return_bias) {
     node->biases = call.parameters.biases;
   }
   if (call.needs_dgrad() && spec_.norm.has_value()) {
-    node->norm_saved.save(as_dtype(call.input, call.dtype), call.norm_parameters, norm_result);
+    node->norm_saved.save(call.source, call.norm_parameters, norm_result);
   }
   node->norm_saved.has_beta = call.norm_parameters.beta.defined();
   node->linear_saved.save_weight(weight, call.parameters, call.needs_dgrad(), call.dtype);
@@ -265,7 +265,6 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
   const ReplayScales replay(call.state);
   Outputs outputs;
   NormResult norm_result;
-  const at::Tensor original = call.input;
   Operand input = input_operand(call, &norm_result);
   const Operand weight =
       linear_->weight_operand(call.state, call.parameters, call.is_first_microbatch, call.dtype);
@@ -279,7 +278,7 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
   const Operand flat =
       input.is_quantized() ? input : Operand::high_precision(as_matrix(input.data));
   at::Tensor output = fprop(flat, weight, bias, call.dtype);
-  c10::SmallVector<int64_t, 4> sizes(original.sizes().begin(), original.sizes().end());
+  c10::SmallVector<int64_t, 4> sizes(call.input.sizes().begin(), call.input.sizes().end());
   sizes.back() = spec_.linear.out_features;
   outputs.output = sizes.size() == 2 ? std::move(output) : output.view(sizes);
   if (call.quantizes_output && call.state.is_quantized) {
@@ -301,9 +300,9 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
   if (call.needs_wgrad()) {
     auto& node = static_cast<LinearNode&>(*outputs.node);
     const bool keeps_original =
-        spec_.save_original_input && input.is_quantized() && !is_python_tensor(original);
+        spec_.save_original_input && input.is_quantized() && call.source.defined();
     const bool is_output = outputs.layernorm_output.defined() && !input.is_quantized();
-    node.linear_saved.input.save(keeps_original ? Operand::high_precision(call.input) : input,
+    node.linear_saved.input.save(keeps_original ? Operand::high_precision(call.source) : input,
                                  is_output);
   }
   return outputs;
@@ -314,27 +313,28 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
                                               "fp8_grad"};
   const auto values = parse_arguments(spec_.name.c_str(), args, kwargs, kArguments);
   Call call;
-  call.input = unpack_tensor(values[0], "inp");
+  call.input = unpack_input(values[0], spec_.name, "inp");
   check_input(spec_.name, call.input, spec_.linear.in_features, "in_features");
   call.is_first_microbatch = optional_truth(values[1]);
   call.quantizes_output = truth(values[2]);
   call.quantizes_grad_input = truth(values[3]);
-  call.state = begin_forward(module);
-  TE_CHECK(!spec_.save_original_input || !call.state.is_quantized ||
-               call.state.quantizers->forward_state == nullptr,
+  const AutocastState& autocast = autocast_state();
+  TE_CHECK(!spec_.save_original_input || !autocast.enabled || !autocast.recipe->is_delayed,
            spec_.name,
            ": save_original_input is True under DelayedScaling; a second cast would need the scale "
-           "of the first. "
-           "Use another recipe, or save_original_input=False.");
+           "of the first. Use another recipe, or save_original_input=False.");
   const auto amp = amp_dtype(call.input);
   call.dtype = amp.value_or(call.input.scalar_type());
-  const std::optional<at::ScalarType> required =
-      amp.has_value() ? std::nullopt : std::optional(call.dtype);
+  const ParameterRule required{.dtype = amp.has_value() ? std::nullopt : std::optional(call.dtype),
+                               .device = call.input.device()};
   call.parameters = linear_->read_parameters(module, required);
+  if (spec_.norm.has_value()) {
+    call.norm_parameters = read_norm_parameters(*spec_.norm, module, required);
+  }
+  call.state = begin_forward(module);
   call.edges.add(call.input);
   call.input_requires_grad = call.input.requires_grad();
   if (spec_.norm.has_value()) {
-    call.norm_parameters = read_norm_parameters(*spec_.norm, module, required);
     call.edges.add(call.norm_parameters.gamma);
     if (call.norm_parameters.beta.defined()) {
       call.edges.add(call.norm_parameters.beta);
@@ -356,13 +356,14 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
     outputs = compute(call);
   }
   end_forward(call.state, outputs.node != nullptr);
-  return assemble_outputs(
-      {.output = std::move(outputs.output),
-       .with_bias = spec_.return_bias,
-       .empty_bias = spec_.norm.has_value(),
-       .bias = spec_.return_bias ? concatenate(call.parameters.biases) : at::Tensor(),
-       .with_layernorm_output = spec_.return_layernorm_output,
-       .layernorm_output = std::move(outputs.layernorm_output)});
+  return assemble_outputs({.output = std::move(outputs.output),
+                           .with_bias = spec_.return_bias,
+                           .empty_bias = spec_.norm.has_value(),
+                           .bias = spec_.return_bias
+                                       ? differentiable_concatenate(call.parameters.biases)
+                                       : at::Tensor(),
+                           .with_layernorm_output = spec_.return_layernorm_output,
+                           .layernorm_output = std::move(outputs.layernorm_output)});
 }
 
 }  // namespace transformer_engine::pytorch

@@ -36,20 +36,39 @@ void attach_output(const at::Tensor& output,
   torch::autograd::set_history(output, node);
 }
 
-torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients,
-                                                   const torch::autograd::variable_list& incoming) {
-  const bool is_recorded =
-      at::GradMode::is_enabled() &&
-      std::any_of(incoming.begin(), incoming.end(), [](const at::Tensor& gradient) {
-        return gradient.defined() && gradient.requires_grad();
-      });
-  if (!is_recorded) {
+torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients) {
+  if (!at::GradMode::is_enabled()) {
     return gradients;
+  }
+  for (at::Tensor& gradient : gradients) {
+    if (gradient.defined()) {
+      // An alias: the tensor itself may be a buffer that others hold.
+      gradient = gradient.detach();
+      gradient.set_requires_grad(true);
+    }
   }
   const auto error = c10::make_intrusive<torch::autograd::DelayedError>(
       "trying to differentiate twice a function that is differentiable once",
       static_cast<int64_t>(gradients.size()));
   return (*error)(std::move(gradients));
+}
+
+bool is_without_gradient(const torch::autograd::variable_list& incoming) {
+  return std::none_of(incoming.begin(), incoming.end(),
+                      [](const at::Tensor& gradient) { return gradient.defined(); });
+}
+
+void ParameterRule::check(const std::string& label, const at::Tensor& parameter,
+                          const Name& name) const {
+  TE_CHECK_AS(RuntimeError, parameter.device() == device, label, ": parameter ", name.text(),
+              " is on ", parameter.device().str(), " and the input on ", device.str(),
+              "; they must be on one device. Move one of them",
+              parameter.is_meta() ? ", or call reset_parameters() of a module built on meta."
+                                  : " with .to().");
+  TE_CHECK_TYPE(!dtype.has_value() || parameter.scalar_type() == *dtype, label, ": parameter ",
+                name.text(), " has dtype ", at::toString(parameter.scalar_type()),
+                " and the input ", at::toString(*dtype),
+                "; they must be equal. Cast one of them, or use torch.autocast.");
 }
 
 std::optional<at::ScalarType> amp_dtype(const at::Tensor& tensor) {
@@ -60,11 +79,19 @@ std::optional<at::ScalarType> amp_dtype(const at::Tensor& tensor) {
   return at::autocast::get_autocast_dtype(type);
 }
 
+void check_input_kind(const std::string& label, const char* what, const at::Tensor& input) {
+  const at::ScalarType type = input.scalar_type();
+  TE_CHECK_TYPE(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, label, ": ", what,
+                " has dtype ", at::toString(type),
+                "; float32, float16 or bfloat16 is required. Cast it first.");
+  TE_CHECK_AS(RuntimeError, input.is_cpu() || input.is_cuda(), label, ": ", what, " is on ",
+              input.device().str(),
+              "; a tensor with data on the CPU or CUDA is required. Move it, or make it, there.");
+}
+
 void check_input(const std::string& label, const at::Tensor& input, int64_t features,
                  const char* features_name) {
-  TE_CHECK_TYPE(is_high_precision(dtype_of(input.scalar_type())), label, ": inp has dtype ",
-                at::toString(input.scalar_type()),
-                "; float32, float16 or bfloat16 is required. Cast it first.");
+  check_input_kind(label, "inp", input);
   TE_CHECK(input.dim() >= 1 && input.size(-1) == features, label, ": inp has shape ", input.sizes(),
            "; a last dimension of ", features, " (", features_name, ") is required.");
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "quantizer.h"
+#include "steps/python_call.h"
 
 namespace transformer_engine::pytorch {
 
@@ -40,13 +41,29 @@ class EdgeList {
 // Makes `output` the next output of `node`.
 void attach_output(const at::Tensor& output, const c10::intrusive_ptr<torch::autograd::Node>& node);
 
-// Backward computes plain numbers: when it was itself recorded (create_graph=True), a second
-// derivative raises the ordinary error of a function that is differentiable once.
-torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients,
-                                                   const torch::autograd::variable_list& incoming);
+// Backward computes plain numbers: when it is itself recorded (create_graph=True), using its
+// results for a second derivative raises the ordinary error of a function that is differentiable
+// once.
+torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients);
+
+// Whether no gradient arrived at all: a node behind a function that returned none.
+bool is_without_gradient(const torch::autograd::variable_list& incoming);
 
 // dtype that torch.autocast prescribes for the tensor's device, or nothing outside autocast.
 std::optional<at::ScalarType> amp_dtype(const at::Tensor& tensor);
+
+// What a forward requires of the module's parameters.
+struct ParameterRule {
+  // The input's dtype, where parameters must have it too (not under torch.autocast).
+  std::optional<at::ScalarType> dtype;
+  c10::Device device;  // the input's
+  // TypeError for another dtype, RuntimeError for another device.
+  void check(const std::string& label, const at::Tensor& parameter, const Name& name) const;
+};
+
+// TypeError for an input that is not FP32, BF16 or FP16, RuntimeError for one without data (meta)
+// or on another kind of device.
+void check_input_kind(const std::string& label, const char* what, const at::Tensor& input);
 
 // Checks an input's dtype, device and last dimension.
 void check_input(const std::string& label, const at::Tensor& input, int64_t features,

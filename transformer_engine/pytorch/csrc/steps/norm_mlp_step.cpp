@@ -100,7 +100,7 @@ struct NormMLPNode : public torch::autograd::Node {
   c10::SmallVector<int64_t, 4> sizes;
   at::ScalarType input_dtype = at::kFloat;
   at::ScalarType dtype = at::kFloat;
-  bool overwrites_main_grad = false;
+  std::shared_ptr<FirstMicrobatch> fc1_first, fc2_first;
 
   // Positions among the edges.
   size_t fc1_weight_edge() const { return norm_saved.has_beta ? 3 : 2; }
@@ -118,8 +118,8 @@ struct NormMLPNode : public torch::autograd::Node {
   Activated restore(const Operand& fc1_weight);
   Operand activation_backward_part(const at::Tensor& grad_activated, const at::Tensor& input,
                                    bool needs_operand, at::Tensor* grad_bias) const;
-  void add_weight_gradient(LinearPart& linear, const SavedLinear& saved, const Operand& grad_output,
-                           const Operand& input, size_t edge, variable_list* result) const;
+  void add_weight_gradient(LinearPart& linear, WgradTask task, size_t edge,
+                           variable_list* result) const;
   void add_norm_gradients(const at::Tensor& grad_normalized, variable_list* result) const;
 };
 
@@ -190,13 +190,8 @@ Operand NormMLPNode::activation_backward_part(const at::Tensor& grad_activated,
   return operand;
 }
 
-void NormMLPNode::add_weight_gradient(LinearPart& linear, const SavedLinear& saved,
-                                      const Operand& grad_output, const Operand& input, size_t edge,
+void NormMLPNode::add_weight_gradient(LinearPart& linear, WgradTask task, size_t edge,
                                       variable_list* result) const {
-  WgradTask task{.grad_output = grad_output,
-                 .input = input,
-                 .weights = saved.targets,
-                 .overwrites_main_grad = overwrites_main_grad};
   if (linear.spec().delay_wgrad_compute) {
     linear.wgrad_store().tasks.push_back(std::move(task));
     return;
@@ -220,6 +215,10 @@ void NormMLPNode::add_norm_gradients(const at::Tensor& grad_normalized,
 
 variable_list NormMLPNode::apply(variable_list&& grads) {
   variable_list result(num_outputs());
+  if (is_without_gradient(grads)) {
+    finish_backward(state);
+    return result;
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const PlainOperators plain;
@@ -231,16 +230,15 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
     const bool wants_fc1 = wants_norm || wants_fc1_weight || wants_fc1_bias;
 
     const at::Tensor grad_layernorm =
-        grads.size() > 1 && grads[1].defined() ? as_matrix(grads[1].contiguous()) : at::Tensor();
+        grads.size() > 1 ? gradient_matrix(grads[1], dtype) : at::Tensor();
     const auto options = at::TensorOptions().dtype(dtype).device(
         grads[0].defined() ? grads[0].device() : grad_layernorm.device());
-    at::Tensor grad = grads[0].defined() ? grads[0] : at::zeros(sizes, options);
-    grad = as_matrix(as_dtype(grad.contiguous(), dtype));
-
+    const at::Tensor grad = grads[0].defined() ? grads[0] : at::zeros(sizes, options);
     at::Tensor grad_fc2_bias =
         wants_fc2_bias ? at::empty(fc2_bias.sizes(), fc2_bias.options()) : at::Tensor();
-    const Operand grad_output = prepare_grad_output(state, 1, grad, wants_fc1 || wants_fc2_weight,
-                                                    wants_fc2_bias ? &grad_fc2_bias : nullptr);
+    const Operand grad_output = prepare_grad_output(
+        state, 1, grad, {.dtype = dtype, .needs_operand = wants_fc1 || wants_fc2_weight},
+        wants_fc2_bias ? &grad_fc2_bias : nullptr);
     if (wants_fc2_bias) {
       result[fc2_bias_edge()] = grad_fc2_bias;
     }
@@ -248,8 +246,8 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
         wants_norm || spec.recomputes ? fc1_saved.unpack_weight(this) : Operand{};
     const Activated activated = restore(fc1_weight);
     if (wants_fc2_weight) {
-      add_weight_gradient(*fc2, fc2_saved, grad_output, activated.fc2_input, fc2_weight_edge(),
-                          &result);
+      add_weight_gradient(*fc2, {grad_output, activated.fc2_input, fc2_saved.targets, fc2_first},
+                          fc2_weight_edge(), &result);
     }
     if (wants_fc1) {
       const at::Tensor grad_activated =
@@ -268,20 +266,20 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
                            &result);
       }
       if (wants_fc1_weight) {
-        add_weight_gradient(*fc1, fc1_saved, grad_fc1, activated.fc1_input, fc1_weight_edge(),
-                            &result);
+        add_weight_gradient(*fc1, {grad_fc1, activated.fc1_input, fc1_saved.targets, fc1_first},
+                            fc1_weight_edge(), &result);
       }
     }
     finish_backward(state);
   }
-  return once_differentiable(std::move(result), grads);
+  return once_differentiable(std::move(result));
 }
 
 }  // namespace
 
 struct NormMLPStep::Call {
   at::Tensor input;   // as given
-  at::Tensor source;  // contiguous, of the activations' dtype
+  at::Tensor source;  // what the norm reads: plain and contiguous, of the input's own dtype
   CallState state;
   NormParameters norm;
   LinearParameters fc1, fc2;
@@ -305,17 +303,17 @@ NormMLPStep::NormMLPStep(NormMLPStepSpec spec)
 void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObject* kwargs) {
   static const std::array<Name, 2> kArguments{"inp", "is_first_microbatch"};
   const auto values = parse_arguments(spec_.name.c_str(), args, kwargs, kArguments);
-  call.input = unpack_tensor(values[0], "inp");
+  call.input = unpack_input(values[0], spec_.name, "inp");
   check_input(spec_.name, call.input, spec_.fc1.in_features, "hidden_size");
   call.is_first_microbatch = optional_truth(values[1]);
-  call.state = begin_forward(module);
   const auto amp = amp_dtype(call.input);
   call.dtype = amp.value_or(call.input.scalar_type());
-  const std::optional<at::ScalarType> required =
-      amp.has_value() ? std::nullopt : std::optional(call.dtype);
+  const ParameterRule required{.dtype = amp.has_value() ? std::nullopt : std::optional(call.dtype),
+                               .device = call.input.device()};
   call.norm = read_norm_parameters(spec_.norm, module, required);
   call.fc1 = fc1_->read_parameters(module, required);
   call.fc2 = fc2_->read_parameters(module, required);
+  call.state = begin_forward(module);
   call.edges.add(call.input);
   call.edges.add(call.norm.gamma);
   if (call.norm.beta.defined()) {
@@ -334,10 +332,7 @@ void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObje
 
 at::Tensor NormMLPStep::compute(Call& call) {
   const ReplayScales replay(call.state);
-  const at::Tensor plain = is_python_tensor(call.input)
-                               ? with_gil([&] { return dequantize_python(call.input, call.dtype); })
-                               : call.input;
-  call.source = as_dtype(plain.is_contiguous() ? plain : plain.contiguous(), call.dtype);
+  call.source = as_plain(call.input);
   call.fc1_weight =
       fc1_->weight_operand(call.state, call.fc1, call.is_first_microbatch, call.dtype);
   call.fc2_weight =
@@ -373,7 +368,8 @@ void NormMLPStep::record(Call& call, const at::Tensor& output) {
   node->input_dtype = call.input.scalar_type();
   node->dtype = call.dtype;
   node->sizes.assign(call.input.sizes().begin(), call.input.sizes().end());
-  node->overwrites_main_grad = call.is_first_microbatch.value_or(false);
+  node->fc1_first = fc1_->first_microbatch(call.is_first_microbatch);
+  node->fc2_first = fc2_->first_microbatch(call.is_first_microbatch);
   node->fc1_bias = concatenate(call.fc1.biases);
   if (!spec_.return_bias) {
     node->fc2_bias = concatenate(call.fc2.biases);
@@ -423,11 +419,12 @@ PyObject* NormMLPStep::forward(PyObject* module, PyObject* args, PyObject* kwarg
     output = compute(call);
   }
   end_forward(call.state, call.needs_node);
-  return assemble_outputs({.output = std::move(output),
-                           .with_bias = spec_.return_bias,
-                           .bias = spec_.return_bias ? concatenate(call.fc2.biases) : at::Tensor(),
-                           .with_layernorm_output = spec_.return_layernorm_output,
-                           .layernorm_output = call.hidden.norm.output});
+  return assemble_outputs(
+      {.output = std::move(output),
+       .with_bias = spec_.return_bias,
+       .bias = spec_.return_bias ? differentiable_concatenate(call.fc2.biases) : at::Tensor(),
+       .with_layernorm_output = spec_.return_layernorm_output,
+       .layernorm_output = call.hidden.norm.output});
 }
 
 }  // namespace transformer_engine::pytorch

@@ -25,18 +25,14 @@ TensorView norm_view(const NormSpec& spec, const at::Tensor& tensor) {
 }  // namespace
 
 NormParameters read_norm_parameters(const NormSpec& spec, PyObject* module,
-                                    std::optional<at::ScalarType> required) {
+                                    const ParameterRule& required) {
   NormParameters parameters;
   const auto read = [&](const Name& name) {
     at::Tensor tensor = read_tensor(module, name);
-    TE_CHECK(tensor.defined() && tensor.numel() == spec.hidden && tensor.is_contiguous(),
-             spec.label, ": parameter ", name.text(), " has shape ",
-             tensor.defined() ? tensor.sizes() : at::IntArrayRef(), "; ", spec.hidden,
-             " contiguous elements are required.");
-    TE_CHECK_TYPE(!required.has_value() || tensor.scalar_type() == *required, spec.label,
-                  ": parameter ", name.text(), " has dtype ", at::toString(tensor.scalar_type()),
-                  " and the input ", at::toString(*required),
-                  "; they must be equal. Cast one of them, or use torch.autocast.");
+    TE_CHECK(tensor.defined() && tensor.numel() == spec.hidden, spec.label, ": parameter ",
+             name.text(), " has shape ", tensor.defined() ? tensor.sizes() : at::IntArrayRef(),
+             "; ", spec.hidden, " elements are required.");
+    required.check(spec.label, tensor, name);
     return tensor;
   };
   parameters.gamma = read(spec.weight_name);
@@ -56,8 +52,10 @@ NormResult norm_forward(const NormSpec& spec, const at::Tensor& input,
   NormForwardArgs args;
   args.kind = spec.kind;
   args.input = norm_view(spec, input);
-  args.gamma = vector_view(parameters.gamma);
-  args.beta = vector_view(parameters.beta);
+  const at::Tensor gamma = parameters.gamma.contiguous();
+  const at::Tensor beta = parameters.beta.defined() ? parameters.beta.contiguous() : at::Tensor();
+  args.gamma = vector_view(gamma);
+  args.beta = vector_view(beta);
   args.epsilon = spec.epsilon;
   args.zero_centered_gamma = spec.zero_centered_gamma;
   const auto options = input.options();
@@ -112,7 +110,7 @@ NormGradients norm_backward(const NormSpec& spec, const SavedNorm& saved,
                             const at::Tensor& grad_output, const NormWanted& wanted) {
   NormGradients gradients;
   const at::Tensor input = unpack_saved(saved.input);
-  const at::Tensor gamma = unpack_saved(saved.gamma);
+  const at::Tensor gamma = unpack_saved(saved.gamma).contiguous();
   const at::Tensor mean = unpack_saved(saved.mean);
   const at::Tensor rstd = unpack_saved(saved.rstd);
   NormBackwardArgs args;

@@ -12,6 +12,7 @@
 
 #include "quantizer.h"
 #include "steps/module_step.h"
+#include "steps/node_support.h"
 
 namespace transformer_engine::pytorch {
 
@@ -35,7 +36,7 @@ struct NormParameters {
 };
 
 NormParameters read_norm_parameters(const NormSpec& spec, PyObject* module,
-                                    std::optional<at::ScalarType> required);
+                                    const ParameterRule& required);
 
 struct NormResult {
   at::Tensor output;      // of `dtype`; undefined when only the quantized copy was asked for

@@ -39,18 +39,13 @@ struct NormNode : public torch::autograd::Node {
 
 variable_list NormNode::apply(variable_list&& grads) {
   variable_list result(num_outputs());
-  if (!grads[0].defined()) {
+  if (is_without_gradient(grads)) {
     return result;
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const PlainOperators plain;
-    at::Tensor grad = grads[0];
-    if (is_python_tensor(grad)) {
-      const py::gil_scoped_acquire gil;
-      grad = dequantize_python(grad, dtype);
-    }
-    grad = as_dtype(grad.contiguous(), dtype).view(matrix_sizes);
+    const at::Tensor grad = as_dtype(as_plain(grads[0]), dtype).view(matrix_sizes);
     const bool has_beta = saved.has_beta;
     NormGradients gradients = norm_backward(spec, saved, grad,
                                             {.input = task_should_compute_output(0),
@@ -64,7 +59,7 @@ variable_list NormNode::apply(variable_list&& grads) {
       result[2] = gradients.beta;
     }
   }
-  return once_differentiable(std::move(result), grads);
+  return once_differentiable(std::move(result));
 }
 
 // Number of leading elements of `input` per normalized block; ValueError when the trailing shape
@@ -88,12 +83,11 @@ int64_t check_trailing_shape(const NormStepSpec& spec, const at::Tensor& input) 
 PyObject* NormStep::forward(PyObject* module, PyObject* args, PyObject* kwargs) {
   static const std::array<Name, 1> kArguments{"input"};
   const auto values = parse_arguments(spec_.norm.label.c_str(), args, kwargs, kArguments);
-  at::Tensor input = unpack_tensor(values[0], "input");
-  TE_CHECK_TYPE(is_high_precision(dtype_of(input.scalar_type())), spec_.norm.label,
-                ": input has dtype ", at::toString(input.scalar_type()),
-                "; float32, float16 or bfloat16 is required. Cast it first.");
+  at::Tensor input = unpack_input(values[0], spec_.norm.label, "input");
+  check_input_kind(spec_.norm.label, "input", input);
   const int64_t rows = check_trailing_shape(spec_, input);
-  const NormParameters parameters = read_norm_parameters(spec_.norm, module, std::nullopt);
+  const NormParameters parameters =
+      read_norm_parameters(spec_.norm, module, {.dtype = {}, .device = input.device()});
   const at::ScalarType dtype = amp_dtype(input).value_or(parameters.gamma.scalar_type());
   EdgeList edges;
   edges.add(input);
@@ -106,11 +100,7 @@ PyObject* NormStep::forward(PyObject* module, PyObject* args, PyObject* kwargs) 
   {
     const py::gil_scoped_release no_gil;
     const PlainOperators plain;
-    const at::Tensor source = is_python_tensor(input) ? [&] {
-      const py::gil_scoped_acquire gil;
-      return dequantize_python(input, input.scalar_type());
-    }()
-                                                      : input.contiguous();
+    const at::Tensor source = as_plain(input);
     const at::Tensor matrix = source.dim() == 2 && spec_.normalized_shape.size() == 1
                                   ? source
                                   : source.view({rows, spec_.norm.hidden});

@@ -92,6 +92,14 @@ const at::Tensor& unpack_tensor(PyObject* value, const char* what) {
   return THPVariable_Unpack(value);
 }
 
+const at::Tensor& unpack_input(PyObject* value, const std::string& label, const char* argument) {
+  if (!THPVariable_Check(value)) {
+    throw TypeError(concat(label, ": ", argument, " has type ", Py_TYPE(value)->tp_name,
+                           "; a tensor is required."));
+  }
+  return THPVariable_Unpack(value);
+}
+
 PyObject* wrap_tensor(at::Tensor tensor) {
   PyObject* const result = THPVariable_Wrap(std::move(tensor));
   if (result == nullptr) {

@@ -54,6 +54,8 @@ PyObject* find_attribute(PyObject* module, const Name& name);
 
 // The tensor behind `value`; TypeError naming `what` otherwise.
 const at::Tensor& unpack_tensor(PyObject* value, const char* what);
+// The tensor given for `argument` of the forward called `label`; TypeError naming both otherwise.
+const at::Tensor& unpack_input(PyObject* value, const std::string& label, const char* argument);
 PyObject* wrap_tensor(at::Tensor tensor);  // new reference
 
 template <typename Body>

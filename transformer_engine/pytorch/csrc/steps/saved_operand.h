@@ -10,13 +10,14 @@
 
 namespace transformer_engine::pytorch {
 
-// Unpacks with autograd recording, even inside a step: a saved-tensor hook may run any code, and a
-// checkpoint repeats the forward in it.
+// Unpacks with autograd recording and torch.autocast at work, even inside a step: a saved-tensor
+// hook may run any code, and a checkpoint repeats the forward in it.
 inline at::Tensor unpack_saved(const torch::autograd::SavedVariable& saved,
                                torch::autograd::Node* node = nullptr) {
   const auto state = c10::impl::tls_local_dispatch_key_set();
   const c10::impl::ForceDispatchKeyGuard recording(
-      state.included_, state.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+      state.included_, state.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView -
+                           c10::autocast_dispatch_keyset);
   return node == nullptr ? saved.unpack() : saved.unpack(node->getptr());
 }
 
