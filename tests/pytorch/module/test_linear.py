@@ -58,7 +58,7 @@ def test_features_may_be_empty(sizes):
     assert_identical(module.bias.grad, torch.full((sizes[1],), 5.0))
 
 
-# ---- returned biases ------------------------------------------------------------------------------
+# ---- returned biases -----------------------------------------------------------------------------
 
 SPLITS = {
     "whole": None,
