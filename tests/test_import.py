@@ -247,6 +247,32 @@ except ImportError:
     assert probe(copy, before=first_try).type == ""
 
 
+CONVERT = """
+import io, json, torch
+import transformer_engine.pytorch as te
+layer = te.TransformerLayer(32, 64, 4, device="cpu")
+file = io.BytesIO()
+torch.save(layer.state_dict(), file)
+file.seek(0)
+twin = te.TransformerLayer(32, 64, 4, device="cpu")
+twin.load_state_dict(torch.load(file, weights_only=True))
+pairs = zip(layer.parameters(), twin.parameters(), strict=True)
+print(json.dumps({
+    "keys": list(layer.state_dict()),
+    "is_equal": all(torch.equal(a, b) for a, b in pairs),
+    "cuda": torch.cuda.is_initialized(),
+}))
+"""
+
+
+def test_a_checkpoint_can_be_converted_with_the_gpu_hidden():
+    """Build, save and load a layer where no CUDA device can be seen: CUDA is never touched."""
+    result = json.loads(run_python(CONVERT, CUDA_VISIBLE_DEVICES=""))
+    assert result["is_equal"] and result["cuda"] is False
+    assert "self_attention.layernorm_qkv.query_weight" in result["keys"]
+    assert "self_attention.layernorm_qkv._extra_state" in result["keys"]
+
+
 HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"
 
 

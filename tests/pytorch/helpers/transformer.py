@@ -98,6 +98,7 @@ def _split_weight(state: State, path: str, names: tuple[str, ...], kind: str) ->
 
 def _project(state: State, path: str, names: tuple[str, ...], x: Tensor) -> Tensor:
     weight, bias = (_split_weight(state, path, names, kind) for kind in ("weight", "bias"))
+    assert weight is not None
     return F.linear(x, weight, bias)
 
 
@@ -215,6 +216,7 @@ def reference_layer(
     post = spec.residual_post_norm
     x = (normed if post and not spec.output_layernorm else x) + attended
     if spec.decoder:
+        assert cross_hidden is not None
         attended, normed = _attention(
             spec,
             state,

@@ -35,8 +35,8 @@ constexpr int64_t kPrefetchRows = 16;
 template <typename T>
 TE_INLINE void prefetch_later_row(const T* in, int64_t stride, int64_t count) {
   constexpr int64_t kLineBytes = 64;
-  const auto address = reinterpret_cast<uintptr_t>(in) +
-                       static_cast<uintptr_t>(kPrefetchRows * stride) * sizeof(T);
+  const auto address =
+      reinterpret_cast<uintptr_t>(in) + static_cast<uintptr_t>(kPrefetchRows * stride) * sizeof(T);
   for (int64_t offset = 0; offset < count * int64_t{sizeof(T)}; offset += kLineBytes) {
     __builtin_prefetch(reinterpret_cast<const void*>(address + static_cast<uintptr_t>(offset)));
   }
