@@ -188,3 +188,25 @@ def assert_matches(actual: dict[str, torch.Tensor], expected: Results) -> None:
     for name, value in actual.items():
         bound = expected[name].rounded(value.dtype)
         assert_within(value, bound.value, bound.error, name)
+
+
+def slot_scales(module: Any) -> dict[str, float]:
+    """Delayed-scaling scales by the slot names of `helpers.module_reference`."""
+    forward = module.fp8_meta["scaling_fwd"].scale.tolist()
+    backward = module.fp8_meta["scaling_bwd"].scale.tolist()
+    slots = {}
+    for gemm in range(module.num_gemms):
+        suffix = "2" if gemm else ""
+        slots["input" + suffix] = forward[3 * gemm]
+        slots["weight" + suffix] = forward[3 * gemm + 1]
+        slots["grad_output" + suffix] = backward[2 * gemm]
+    return slots
+
+
+def recipe_state(module: Any) -> dict[str, torch.Tensor]:
+    """Copies of the delayed-scaling buffers of both directions."""
+    return {
+        f"{key}.{name}": getattr(module.fp8_meta[key], name).clone()
+        for key in ("scaling_fwd", "scaling_bwd")
+        for name in ("scale", "amax_history")
+    }
