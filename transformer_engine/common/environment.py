@@ -95,7 +95,7 @@ VARIABLES = (
         "NVTE_UNFUSED_FP8_UPDATE",
         "0",
         "compute delayed-scaling updates with torch operations, as recipes with callables do",
-        FIRST_USE,
+        CALL,
         _SWITCH,
     ),
     Variable(

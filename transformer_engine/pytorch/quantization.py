@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from transformer_engine.common.environment import read_switch
 from transformer_engine.common.recipe import DelayedScaling, Format, MXFP8BlockScaling, Recipe
 
 from .constants import DType, TE_DType_To_Torch
@@ -412,17 +413,27 @@ class FP8GlobalStateManager:
 # ---- delayed-scaling updates that need Python ------------------------------------------------
 
 
-def _reduce_amaxes(group: Any, recipe_name: str, is_forward: bool) -> dict[int, torch.Tensor]:
-    """MAX over `group` of the newest amaxes of every module that shares it, in one collective."""
-    members = [
+# States whose amaxes are reduced together: process group and recipe text.
+_Bucket = tuple[Any, str]
+
+
+def _members(bucket: _Bucket, is_forward: bool) -> list[Any]:
+    """Every module that shares a bucket, also those not used in this step: another rank may have
+    used them.
+    """
+    group, recipe_name = bucket
+    return [
         state
         for state in tex.registered_delayed_scaling(is_forward)
         if state.reduces_amax and state.group is group and state.recipe.name == recipe_name
     ]
+
+
+def _reduced_amaxes(group: Any, members: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """MAX over `group` of the newest amaxes of some modules, in one collective."""
     flat = torch.cat([state.amax_history[0] for state in members])
     torch.distributed.all_reduce(flat, op=torch.distributed.ReduceOp.MAX, group=group)
-    parts = flat.split([state.scale.numel() for state in members])
-    return {state.scale.data_ptr(): part for state, part in zip(members, parts, strict=True)}
+    return flat.split([state.scale.numel() for state in members])
 
 
 def _unfused_update(state: Any, recipe: DelayedScaling, reduced: torch.Tensor | None) -> None:
@@ -444,7 +455,8 @@ def _unfused_update(state: Any, recipe: DelayedScaling, reduced: torch.Tensor | 
     if recipe.scaling_factor_compute_algo is not None:
         scale = recipe.scaling_factor_compute_algo(amax, state.scale, state.fp8_max, recipe)
     else:
-        quotient = (state.fp8_max / amax) / 2**recipe.margin
+        # A tensor over a tensor: torch computes a number over a tensor by its reciprocal.
+        quotient = (torch.full_like(amax, state.fp8_max) / amax) / 2**recipe.margin
         quotient = torch.where(torch.isinf(quotient), torch.finfo(torch.float32).max, quotient)
         usable = torch.isfinite(amax) & (amax > 0)
         scale = torch.where(usable, quotient, state.scale)
@@ -452,21 +464,31 @@ def _unfused_update(state: Any, recipe: DelayedScaling, reduced: torch.Tensor | 
     history.copy_(rolled)
 
 
-def _python_update(states: Sequence[Any], is_forward: bool) -> None:
-    """Update of states that reduce over a process group or whose recipe holds callables."""
-    reduced: dict[int, torch.Tensor] = {}
-    done: set[tuple[int, str]] = set()
+def _advance(state: Any, reduced: torch.Tensor | None) -> None:
+    if state.recipe.has_python_update or read_switch("NVTE_UNFUSED_FP8_UPDATE"):
+        _unfused_update(state, state.recipe.python_recipe, reduced)
+    else:
+        state.update(reduced)
+
+
+def _python_update(states: Sequence[Any], is_forward: bool, region: _Bucket | None) -> None:
+    """Update of states that reduce over a process group or whose recipe holds callables.
+
+    `region` is the bucket of the region that ended, if that reduces: this rank takes part in the
+    reduction even if it used none of the modules.
+    """
+    buckets: list[_Bucket] = [] if region is None else [region]
     for state in states:
-        key = (id(state.group), state.recipe.name)
-        if state.reduces_amax and key not in done:
-            done.add(key)
-            reduced.update(_reduce_amaxes(state.group, state.recipe.name, is_forward))
-    for state in states:
-        amaxes = reduced.get(state.scale.data_ptr())
-        if state.recipe.has_python_update:
-            _unfused_update(state, state.recipe.python_recipe, amaxes)
-        else:
-            state.update(amaxes)
+        if not state.reduces_amax:
+            _advance(state, None)
+        elif not any(state.group is group and state.recipe.name == name for group, name in buckets):
+            buckets.append((state.group, state.recipe.name))
+    for bucket in buckets:
+        members = _members(bucket, is_forward)
+        if members:
+            parts = _reduced_amaxes(bucket[0], members)
+            for state, reduced in zip(members, parts, strict=True):
+                _advance(state, reduced)
 
 
 def _make_quantized_tensor(

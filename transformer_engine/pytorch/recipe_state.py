@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import Any
 
 import torch
 
-from transformer_engine.common.environment import read_switch
 from transformer_engine.common.recipe import DelayedScaling, Format, Recipe
 
 from .constants import DType
@@ -85,7 +85,13 @@ def unsupported_reason(recipe: Recipe) -> str:
     return ""
 
 
-_native_recipes: dict[tuple[type, str], Any] = {}
+_native_recipes: dict[tuple[type, str, tuple[Any, ...]], Any] = {}
+
+
+def _quantization_params(recipe: Recipe) -> tuple[Any, ...]:
+    """What may be replaced on a recipe without being a field of it."""
+    names = ("fp8_quant_fwd_inp", "fp8_quant_fwd_weight", "fp8_quant_bwd_grad")
+    return tuple(getattr(recipe, name, None) for name in names)
 
 
 def native_recipe(recipe: Recipe) -> Any:
@@ -102,7 +108,7 @@ def native_recipe(recipe: Recipe) -> Any:
     reason = unsupported_reason(recipe)
     if reason:
         raise NotImplementedError(f"autocast: recipe {reason}")
-    key = (type(recipe), repr(recipe))  # callables show their address
+    key = (type(recipe), repr(recipe), _quantization_params(recipe))  # callables show their address
     native = _native_recipes.get(key)
     if native is None:
         native = _make_native_recipe(recipe)
@@ -122,8 +128,8 @@ def _make_native_recipe(recipe: Recipe) -> Any:
         is_delayed=True,
         margin=float(recipe.margin),
         most_recent=recipe.amax_compute_algo == "most_recent",
-        has_python_update=has_callable or read_switch("NVTE_UNFUSED_FP8_UPDATE"),
-        python_recipe=recipe,
+        has_python_update=has_callable,
+        python_recipe=copy.copy(recipe),  # which the user may change later
     )
 
 

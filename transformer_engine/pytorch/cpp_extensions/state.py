@@ -17,6 +17,7 @@ from transformer_engine_torch import (
     set_autocast_state,
     set_python_update,
     set_quantized_tensor_factory,
+    set_recompute_phase,
     take_first_module,
     update_delayed_scaling,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "set_autocast_state",
     "set_python_update",
     "set_quantized_tensor_factory",
+    "set_recompute_phase",
     "take_first_module",
     "update_delayed_scaling",
 ]

@@ -62,6 +62,10 @@ void bind_autocast(py::module_& m) {
   m.def(
       "take_first_module", [] { return std::exchange(autocast_state().first_module, false); },
       "Whether no quantized module ran yet in this region; clears the flag.");
+  m.def(
+      "set_recompute_phase",
+      [](int phase) { set_recompute_phase(static_cast<RecomputePhase>(phase)); }, py::arg("phase"),
+      "0: none; 1, 2: inside the first or second run of a checkpointed function.");
   m.def("is_in_backward", &is_in_backward, "Whether this thread executes a backward graph.");
 }
 
@@ -105,8 +109,10 @@ void bind_delayed_scaling(py::module_& m) {
           py::arg("scale"), "Count an update whose scale was computed elsewhere.");
   m.def("register_delayed_scaling", &register_delayed_scaling, py::arg("state"));
   m.def("registered_delayed_scaling", &registered_delayed_scaling, py::arg("is_forward"));
-  m.def("update_delayed_scaling", &update_delayed_scaling, py::arg("is_forward"),
-        "Advance every state of that direction that was used since the last call.");
+  m.def(
+      "update_delayed_scaling", [](bool is_forward) { update_delayed_scaling(is_forward); },
+      py::arg("is_forward"),
+      "Advance every state of that direction that was used since the last call.");
   m.def("reset_quantization_state", &reset_quantization_state);
   m.def("set_python_update",
         [](const py::function& update) { set_python_update(PythonRef(update.ptr())); });

@@ -103,6 +103,8 @@ void bind_steps(py::module_& m) {
             self.set_quantizers(std::move(set));
           },
           py::arg("quantizers"))
+      .def("inherit", &ModuleStep::inherit, py::arg("previous"),
+           "Take over what calls left in the step that this one replaces.")
       .def_property_readonly("was_quantized", &ModuleStep::was_quantized)
       .def_property_readonly("was_calibrating", &ModuleStep::was_calibrating)
       .def("run_delayed_wgrads", &run_delayed_wgrads,

@@ -5,14 +5,18 @@
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <pybind11/pybind11.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/node.h>
 #include <transformer_engine/error.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 #include "views.h"
 
@@ -20,19 +24,19 @@ namespace transformer_engine::pytorch {
 
 namespace {
 
-constexpr size_t kPastScales = 256;
+constexpr size_t kPastScales = 512;
 
 struct ThreadState {
   AutocastState current;
   std::vector<AutocastState> outer;
+  RecomputePhase recompute_phase = RecomputePhase::kNone;
 };
 thread_local ThreadState thread_state;
 
-// Modules of several threads may register and update at the same time.
+// Modules of several threads may register at the same time.
 struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<DelayedScalingState>> all[2];
-  std::vector<std::weak_ptr<DelayedScalingState>> used[2];
   PythonRef python_update;
 };
 
@@ -42,8 +46,67 @@ Registry& registry() {
   return *instance;
 }
 
+bool wants_unfused_update() {
+  const char* const text = std::getenv("NVTE_UNFUSED_FP8_UPDATE");
+  return text != nullptr && std::string_view(text) != "0";  // Python checks the text
+}
+
+}  // namespace
+
+using StateList = std::vector<std::weak_ptr<DelayedScalingState>>;
+
+// States used since their last update. On the CPU a thread runs its own forwards and backwards, so
+// that each has its steps; a GPU's backward runs on threads of autograd's, hence one list for all.
+struct UsedStates {
+  std::mutex mutex;
+  StateList lists[2];  // backward, forward
+
+  ~UsedStates() { clear(); }
+  void clear() {
+    for (StateList& list : lists) {
+      for (const auto& state : take(&list)) {
+        state->is_marked_ = false;
+      }
+    }
+  }
+  void add(DelayedScalingState& state) {
+    if (!state.is_marked_.exchange(true)) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      lists[state.is_forward ? 1 : 0].push_back(state.weak_from_this());
+    }
+  }
+  // Those still alive, unmarked.
+  std::vector<std::shared_ptr<DelayedScalingState>> take(StateList* list) {
+    StateList taken;
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      taken.swap(*list);
+    }
+    std::vector<std::shared_ptr<DelayedScalingState>> alive;
+    for (const auto& weak : taken) {
+      if (auto state = weak.lock()) {
+        state->is_marked_ = false;
+        alive.push_back(std::move(state));
+      }
+    }
+    return alive;
+  }
+};
+
+namespace {
+
+UsedStates& used_by_thread() {
+  thread_local UsedStates used;
+  return used;
+}
+
+UsedStates& used_on_gpus() {
+  static auto* const instance = new UsedStates;
+  return *instance;
+}
+
 void call_python_update(const std::vector<std::shared_ptr<DelayedScalingState>>& states,
-                        bool is_forward) {
+                        bool is_forward, const AutocastState* region) {
   const pybind11::gil_scoped_acquire gil;
   PyObject* const callable = registry().python_update.get();
   TE_CHECK_AS(RuntimeError, callable != nullptr,
@@ -54,10 +117,34 @@ void call_python_update(const std::vector<std::shared_ptr<DelayedScalingState>>&
     list.append(state);
   }
   const pybind11::handle update(callable);
-  update(list, is_forward);
+  pybind11::object reduced = pybind11::none();
+  if (region != nullptr) {
+    PyObject* const group = region->group != nullptr ? region->group->get() : Py_None;
+    reduced = pybind11::make_tuple(pybind11::handle(group), region->recipe->name);
+  }
+  update(list, is_forward, reduced);
 }
 
 }  // namespace
+
+namespace {
+
+// Whether leaving the outermost region here is the end of a training step's forward.
+bool ends_a_step() {
+  switch (thread_state.recompute_phase) {
+    case RecomputePhase::kFirstRun:
+      return at::GradMode::is_enabled() || repeatability_now() == Repeatability::kByNode;
+    case RecomputePhase::kSecondRun:
+      return false;
+    case RecomputePhase::kNone:
+      break;
+  }
+  return at::GradMode::is_enabled();
+}
+
+}  // namespace
+
+void set_recompute_phase(RecomputePhase phase) { thread_state.recompute_phase = phase; }
 
 AutocastState& autocast_state() { return thread_state.current; }
 int autocast_depth() { return static_cast<int>(thread_state.outer.size()); }
@@ -76,8 +163,8 @@ void autocast_exit() {
   thread_state.outer.pop_back();
   // Within one outermost region only one module owns the backward update.
   thread_state.current.first_module = !thread_state.outer.empty() && left.first_module;
-  if (thread_state.outer.empty() && left.enabled && !left.is_graph && at::GradMode::is_enabled()) {
-    update_delayed_scaling(/*is_forward=*/true);
+  if (thread_state.outer.empty() && left.enabled && !left.is_graph && ends_a_step()) {
+    update_delayed_scaling(/*is_forward=*/true, left.reduces_amax ? &left : nullptr);
   }
 }
 
@@ -98,13 +185,7 @@ DelayedScalingState::DelayedScalingState(at::Tensor scale_in, at::Tensor history
 }
 
 void DelayedScalingState::mark_used() {
-  if (is_marked_) {
-    return;
-  }
-  is_marked_ = true;
-  auto& all = registry();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  all.used[is_forward ? 1 : 0].push_back(weak_from_this());
+  (scale.is_cpu() ? used_by_thread() : used_on_gpus()).add(*this);
 }
 
 void DelayedScalingState::begin_update() {
@@ -165,56 +246,85 @@ std::vector<std::shared_ptr<DelayedScalingState>> registered_delayed_scaling(boo
   return result;
 }
 
-void update_delayed_scaling(bool is_forward) {
+void update_delayed_scaling(bool is_forward, const AutocastState* region) {
   std::vector<std::shared_ptr<DelayedScalingState>> python_states;
-  {
-    auto& all = registry();
-    std::vector<std::weak_ptr<DelayedScalingState>> used;
-    {
-      const std::lock_guard<std::mutex> lock(all.mutex);
-      used.swap(all.used[is_forward ? 1 : 0]);
-    }
-    for (const auto& weak : used) {
-      const auto state = weak.lock();
-      if (state == nullptr) {
-        continue;
-      }
-      state->is_marked_ = false;
-      if (state->recipe->has_python_update || state->reduces_amax) {
-        python_states.push_back(state);
+  const bool is_unfused = wants_unfused_update();
+  for (UsedStates* const used : {&used_by_thread(), &used_on_gpus()}) {
+    for (auto& state : used->take(&used->lists[is_forward ? 1 : 0])) {
+      if (state->recipe->has_python_update || state->reduces_amax || is_unfused) {
+        python_states.push_back(std::move(state));
       } else {
         state->update();
       }
     }
   }
-  if (!python_states.empty()) {
-    call_python_update(python_states, is_forward);
+  if (!python_states.empty() || region != nullptr) {
+    call_python_update(python_states, is_forward, region);
   }
 }
 
 void reset_quantization_state() {
   thread_state = ThreadState{};
+  used_by_thread().clear();
+  used_on_gpus().clear();
   auto& all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  for (auto* list : {&all.all[0], &all.all[1], &all.used[0], &all.used[1]}) {
-    list->clear();
-  }
+  all.all[0].clear();
+  all.all[1].clear();
 }
 
 void set_python_update(PythonRef callable) { registry().python_update = std::move(callable); }
 
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
-uint64_t running_node_sequence() {
-  const auto node = torch::autograd::get_current_node();
-  return node ? node->sequence_nr() : at::sequence_number::peek();
+RunningNode running_node() {
+  RunningNode running{.graph_task = torch::autograd::get_current_graph_task_id()};
+  if (const auto node = torch::autograd::get_current_node()) {
+    running.sequence = node->sequence_nr();
+    running.thread = node->thread_id();
+  }
+  return running;
 }
 
-bool may_be_recomputed() {
+Repeatability repeatability_now() {
   if (c10::InferenceMode::is_enabled()) {
-    return false;
+    return Repeatability::kNone;
   }
-  return !at::GradMode::is_enabled() || at::SavedTensorDefaultHooks::get_hooks().has_value();
+  if (!at::GradMode::is_enabled()) {
+    // torch.no_grad() leaves forward-mode derivatives on; the forward of a custom function has both
+    // off.
+    const bool is_inside_function = !c10::AutogradState::get_tls_state().get_fw_grad_mode();
+    return is_inside_function ? Repeatability::kByNode : Repeatability::kNone;
+  }
+  return at::SavedTensorDefaultHooks::get_hooks().has_value() ? Repeatability::kByHooks
+                                                              : Repeatability::kNone;
+}
+
+namespace {
+
+PyObject* innermost_hook() {
+  const auto hooks = at::SavedTensorDefaultHooks::get_hooks();
+  return hooks.has_value() ? hooks->first.ptr(getPyInterpreter()) : nullptr;
+}
+
+}  // namespace
+
+const void* saved_tensor_hook() { return innermost_hook(); }
+
+std::shared_ptr<const PythonRef> saved_tensor_hook_ref() {
+  PyObject* const hook = innermost_hook();
+  if (hook == nullptr) {
+    return nullptr;
+  }
+  // Python gives out one weak reference per object while that reference lives.
+  PyObject* const weak = PyWeakref_NewRef(hook, nullptr);
+  if (weak == nullptr) {
+    PyErr_Clear();  // a kind of callable without weak references: stands for itself
+    return std::make_shared<const PythonRef>(hook);
+  }
+  auto result = std::make_shared<const PythonRef>(weak);
+  Py_DECREF(weak);
+  return result;
 }
 
 }  // namespace transformer_engine::pytorch

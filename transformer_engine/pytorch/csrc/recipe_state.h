@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <transformer_engine/cast.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -26,8 +27,7 @@ struct Recipe {
   std::string name;  // for messages
   float margin = 0.0F;
   AmaxComputeAlgo amax_algo = AmaxComputeAlgo::kMax;
-  bool has_python_update =
-      false;  // a user callable computes amax or scale, or NVTE_UNFUSED_FP8_UPDATE is set
+  bool has_python_update = false;                  // a user callable computes amax or scale
   std::shared_ptr<const PythonRef> python_recipe;  // for those callables
 };
 
@@ -78,28 +78,53 @@ class DelayedScalingState : public std::enable_shared_from_this<DelayedScalingSt
   bool keeps_past_scales = false;  // a forward since the last update may be recomputed
 
  private:
-  friend void update_delayed_scaling(bool is_forward);
-  bool is_marked_ = false;
+  friend struct UsedStates;
+  std::atomic<bool> is_marked_ = false;
   std::deque<std::pair<uint64_t, at::Tensor>> past_scales_;
 };
 
 // Makes `state` known to reductions over process groups: every rank must reduce the same set in the
 // same order. Held weakly.
 void register_delayed_scaling(const std::shared_ptr<DelayedScalingState>& state);
-// End of a step: advances every state of that direction that was used since the last call.
-void update_delayed_scaling(bool is_forward);
+// End of a step: advances every state of that direction that this thread used since the last call.
+// With a `region` that reduces amaxes, takes part in its reduction even if none was used.
+void update_delayed_scaling(bool is_forward, const AutocastState* region = nullptr);
 std::vector<std::shared_ptr<DelayedScalingState>> registered_delayed_scaling(bool is_forward);
 void reset_quantization_state();  // fresh state for this thread; forgets registrations
 
 // Called (with the GIL) for states whose update needs Python: user callables and process groups.
-// Arguments: list of states, is_forward.
+// Arguments: list of states, is_forward, (group, recipe name) of a region to reduce or None.
 void set_python_update(PythonRef callable);
 
 // True while this thread executes a backward graph: a module forward is then a recomputation.
 bool is_in_backward();
-// Sequence number of the backward node being executed.
-uint64_t running_node_sequence();
-// True when the forward now running may be repeated by activation recomputation.
-bool may_be_recomputed();
+
+// The backward node in execution.
+struct RunningNode {
+  uint64_t sequence = 0;  // number of the forward that made it, on `thread`
+  uint64_t thread = 0;
+  int graph_task = 0;
+  bool operator==(const RunningNode&) const = default;
+};
+RunningNode running_node();
+
+// How the forward now running may come to be repeated by activation recomputation.
+enum class Repeatability {
+  kNone,
+  kByNode,   // it runs without recording inside the forward of a custom function: a checkpoint's
+  kByHooks,  // saved-tensor hooks are in force: a checkpoint may recompute what they packed
+};
+Repeatability repeatability_now();
+
+// The innermost saved-tensor hook in force: its address, or null; and a weak reference to it (null
+// where there is none), the same object for the same hook. The GIL is held.
+const void* saved_tensor_hook();
+std::shared_ptr<const PythonRef> saved_tensor_hook_ref();
+
+// Which run of a checkpointed function this thread is in, as far as the caller says so
+// (activation_recompute_forward). The first run of a reentrant checkpoint has grad mode off, but
+// regions inside it end a step; those inside a second run do not.
+enum class RecomputePhase { kNone = 0, kFirstRun = 1, kSecondRun = 2 };
+void set_recompute_phase(RecomputePhase phase);
 
 }  // namespace transformer_engine::pytorch

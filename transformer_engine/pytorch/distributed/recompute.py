@@ -20,7 +20,7 @@ import torch
 import torch.utils.checkpoint
 from torch.distributed import ProcessGroup
 
-from ..cpp_extensions.state import autocast_state, set_autocast_state
+from ..cpp_extensions.state import autocast_state, set_autocast_state, set_recompute_phase
 from .groups import get_distributed_world_size, is_distributed_ready
 from .rng import SavedStreams
 from .tensor_parallel import gather_split_1d_tensor, split_tensor_into_1d_equal_chunks
@@ -42,13 +42,18 @@ def activation_recompute_forward(
     recompute_phase : bool, default False
         This is the second run.
     """
-    global _is_recompute_enabled, _is_in_recompute_phase
     outside = (_is_recompute_enabled, _is_in_recompute_phase)
-    _is_recompute_enabled, _is_in_recompute_phase = activation_recompute, recompute_phase
+    _set_phase(activation_recompute, recompute_phase)
     try:
         yield
     finally:
-        _is_recompute_enabled, _is_in_recompute_phase = outside
+        _set_phase(*outside)
+
+
+def _set_phase(is_enabled: bool, is_second_run: bool) -> None:
+    global _is_recompute_enabled, _is_in_recompute_phase
+    _is_recompute_enabled, _is_in_recompute_phase = is_enabled, is_second_run
+    set_recompute_phase(0 if not is_enabled else 2 if is_second_run else 1)
 
 
 def is_fp8_activation_recompute_enabled() -> bool:

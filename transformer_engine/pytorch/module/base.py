@@ -154,7 +154,9 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         # Plain values skip nn.Module's search for parameters, buffers and modules; what the step
         # was made from drops it.
-        if name in self._step_attributes:
+        if name in self._step_attributes and self._step is not None:
+            # The next one inherits from it what forwards left for later.
+            object.__setattr__(self, "_previous_step", self._step)
             self._step = None
         if isinstance(value, (torch.Tensor, torch.nn.Module)) or self._is_registered(name):
             super().__setattr__(name, value)
@@ -173,24 +175,34 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         # Native objects are rebuilt on the next forward from the buffers in fp8_meta.
         state = self.__dict__.copy()
         state["_quantizer_set"] = None
+        state.pop("_previous_step", None)
         state["quantizers"] = {"scaling_fwd": [], "scaling_bwd": []}
         return state
 
     @property
     def fp8(self) -> bool:
         """Whether the latest forward was quantized."""
-        return self._step is not None and bool(self._step.was_quantized)
+        step = self._latest_step()
+        return step is not None and bool(step.was_quantized)
 
     @property
     def fp8_calibration(self) -> bool:
         """Whether the latest forward observed amaxes in high precision."""
-        return self._step is not None and bool(self._step.was_calibrating)
+        step = self._latest_step()
+        return step is not None and bool(step.was_calibrating)
+
+    def _latest_step(self) -> Any:
+        """The step of the latest forward, which a changed attribute may have put aside."""
+        return self._step or self.__dict__.get("_previous_step")
 
     # ---- step and quantizers -----------------------------------------------------------------
 
     def _make_step(self) -> Any:
         """The native step for the attributes as they are now."""
         step = self._build_step()
+        previous = self.__dict__.pop("_previous_step", None)
+        if previous is not None:
+            step.inherit(previous)
         if self._quantizer_set is not None:
             step.set_quantizers(self._quantizer_set)
         return step
@@ -472,7 +484,7 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         """
         if not self.need_backward_dw():
             return
-        step = self._step
+        step = self._latest_step()
         if step is None:
             raise RuntimeError(
                 f"{type(self).__name__}.backward_dw: no forward has run; run forward and backward "

@@ -78,7 +78,9 @@ class LinearPart {
   Operand weight_operand(const CallState& state, const LinearParameters& parameters,
                          std::optional<bool> is_first_microbatch, at::ScalarType dtype);
 
-  WgradStore& wgrad_store() { return wgrad_store_; }
+  WgradStore& wgrad_store() { return *wgrad_store_; }
+  // Weight gradients that `previous` left for later are run by this one too.
+  void share_wgrad_store(const LinearPart& previous) { wgrad_store_ = previous.wgrad_store_; }
 
   // To be called by each forward that will be differentiated; null unless is_first is True.
   std::shared_ptr<FirstMicrobatch> first_microbatch(std::optional<bool> is_first);
@@ -100,7 +102,7 @@ class LinearPart {
 
   LinearSpec spec_;
   WeightCache cache_;
-  WgradStore wgrad_store_;
+  std::shared_ptr<WgradStore> wgrad_store_ = std::make_shared<WgradStore>();
   std::shared_ptr<FirstMicrobatch> first_microbatch_;
 };
 

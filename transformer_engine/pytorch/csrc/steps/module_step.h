@@ -43,22 +43,37 @@ struct CallState {
 
 // A forward that may be repeated, as the repetition needs it.
 struct ForwardRecord {
-  uint64_t sequence = 0;  // autograd sequence number when the forward ran
+  uint64_t sequence = 0;  // autograd sequence number (of `thread`) when the forward ran
+  uint64_t thread = 0;
+  // Null: ran without recording inside a checkpoint's own node. Else a weak reference to the
+  // saved-tensor hook it ran under; one checkpointed region has one hook.
+  std::shared_ptr<const PythonRef> hook;
   CallState state;
 };
 
-// The last forwards of one module that may be recomputed (run without grad mode, or under
-// saved-tensor hooks).
+// The last forwards of one module that may be recomputed.
 class RecomputeLog {
  public:
   void push(ForwardRecord record);
-  // The forward that a recomputation inside the running backward node repeats, or null when the log
-  // is empty.
-  const ForwardRecord* find(uint64_t node_sequence) const;
+  // The forward that the one now running inside a backward repeats; null when it repeats none. To
+  // be called once for each forward.
+  const ForwardRecord* next_repeated();
 
  private:
-  static constexpr size_t kCapacity = 256;  // pipeline stages keep fewer micro-batches in flight
+  // Where one run of a recomputation stands among the records.
+  struct Run {
+    RunningNode node;
+    const void* hook = nullptr;
+    size_t next = 0;  // absolute: index in records_ plus dropped_
+  };
+  const ForwardRecord* next_of_node(const RunningNode& node);
+  const ForwardRecord* next_under_hook(const RunningNode& node, const void* hook);
+  Run& find_run(const RunningNode& node, const void* hook, bool* is_new);
+
+  static constexpr size_t kCapacity = 512;  // pipeline stages keep fewer micro-batches in flight
   std::deque<ForwardRecord> records_;
+  size_t dropped_ = 0;     // records that fell out at the front
+  std::vector<Run> runs_;  // of the graph task in execution
 };
 
 class ModuleStep : public Step {
@@ -71,6 +86,10 @@ class ModuleStep : public Step {
     quantizers_ = std::move(quantizers);
   }
   const std::shared_ptr<const QuantizerSet>& quantizers() const { return quantizers_; }
+
+  // Takes over what calls left in the step that this one replaces: attributes of the module
+  // changed.
+  void inherit(ModuleStep& previous);
 
   // Of the latest forward; the module's attributes `fp8` and `fp8_calibration`.
   bool was_quantized() const { return was_quantized_; }
