@@ -10,7 +10,11 @@
 #include "cpu/simd/pack.h"
 
 // A lambda that must become part of the loop around it.
+#if defined(TE_SANITIZED)
+#define TE_INLINE_LAMBDA
+#else
 #define TE_INLINE_LAMBDA __attribute__((always_inline))
+#endif
 
 namespace transformer_engine::cpu::TE_ISA {
 namespace {

@@ -30,8 +30,13 @@ TE_INLINE Vf zero() { return set1(0.0F); }
 TE_INLINE Vi as_int(Vf a) { return {reinterpret_cast<Int4>(a.v)}; }
 TE_INLINE Vf as_float(Vi a) { return {reinterpret_cast<Float4>(a.v)}; }
 
-TE_INLINE Vi operator+(Vi a, Vi b) { return {a.v + b.v}; }
-TE_INLINE Vi operator-(Vi a, Vi b) { return {a.v - b.v}; }
+// Unsigned: sums of bit patterns wrap.
+TE_INLINE Vi operator+(Vi a, Vi b) {
+  return {reinterpret_cast<Int4>(reinterpret_cast<Uint4>(a.v) + reinterpret_cast<Uint4>(b.v))};
+}
+TE_INLINE Vi operator-(Vi a, Vi b) {
+  return {reinterpret_cast<Int4>(reinterpret_cast<Uint4>(a.v) - reinterpret_cast<Uint4>(b.v))};
+}
 TE_INLINE Vi operator&(Vi a, Vi b) { return {a.v & b.v}; }
 TE_INLINE Vi operator|(Vi a, Vi b) { return {a.v | b.v}; }
 template <int kBits>
