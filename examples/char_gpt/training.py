@@ -87,7 +87,11 @@ class Trainer:
             self.model = TorchTwin(settings.sizes)
             self.model.copy_weights(model)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
+            self.model.parameters(),
+            settings.learning_rate,
+            betas=(0.9, 0.95),
+            eps=1e-6,  # gradients that are rounding noise are not to be scaled up to full steps
+            weight_decay=0.1,
         )
         self.stream = torch.Generator().manual_seed(settings.seed)
         self.losses: list[float] = []

@@ -17,8 +17,9 @@ import torch
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = 6
 TINY = (
-    *("--steps", str(STEPS), "--batch", "2", "--context", "16", "--hidden", "32"),
+    *("--steps", str(STEPS), "--batch", "8", "--context", "16", "--hidden", "32"),
     *("--layers", "1", "--heads", "2", "--sample-length", "8", "--workers", "1"),
+    *("--learning-rate", "0.01"),
 )
 RUNS = ["fp32", "torch", "bf16", "fp8_delayed", "fp8_current"]
 
@@ -138,7 +139,7 @@ def test_resuming_with_other_settings_is_refused(train_gpt, tmp_path):
     ("arguments", "message"),
     [
         (["--precisions", "fp16"], "known are fp32,bf16,fp8_delayed,fp8_current"),
-        (["--hidden", "30", "--heads", "4"], "must be a multiple of --heads"),
+        (["--hidden", "30", "--heads", "4"], "must be a multiple of twice --heads"),
         (["--steps", "0"], "at least 1 is required"),
     ],
 )
@@ -197,7 +198,7 @@ def test_without_rich_progress_is_printed_in_lines(train_gpt, monkeypatch, capsy
     lines = train_gpt.make_progress(jobs)
     lines.step("bf16", 1, 4.5)
     text = capsys.readouterr().out
-    assert "rich is not installed" in text and "BF16: step 1 of 800, loss 4.500" in text
+    assert "rich is not installed" in text and "BF16: step 1 of 500, loss 4.500" in text
 
 
 def test_the_same_held_out_text_in_every_run_and_none_of_it_in_training(train_gpt):
