@@ -1,0 +1,690 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""docs/differences.md is true: every row has a check here, and every check a row there."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+import transformer_engine
+import transformer_engine.pytorch as te
+from transformer_engine.common.recipe import (
+    CustomRecipe,
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+    Recipe,
+)
+from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
+from transformer_engine.pytorch.distributed import symmetric_all_reduce
+from transformer_engine.pytorch.quantization import FP8GlobalStateManager
+from transformer_engine.pytorch.tensor import utils as tensor_utils
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "differences.md").read_text()
+BEHAVIOUR, MISSING = PAGE.split("## Not in this version")
+CURRENT, DELAYED = Float8CurrentScaling(), DelayedScaling(amax_history_len=4)
+
+behaviours: dict[str, Callable[[], None]] = {}
+missing: dict[str, Callable[[], set[tuple[str, int]]]] = {}  # checks give (file, line) reached
+
+
+def rows_of(text: str) -> list[str]:
+    """The words in front of the table rows."""
+    return re.findall(r"^\| `([a-z0-9-]+)`", text, flags=re.MULTILINE)
+
+
+def row(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register the check of a row of the tables on behaviour."""
+
+    def register(check: Callable[[], None]) -> Callable[[], None]:
+        behaviours[name] = check
+        return check
+
+    return register
+
+
+def refuses(name: str, *calls: Callable[[], object]) -> None:
+    """Register calls that raise NotImplementedError because of a row of the last table."""
+
+    def check() -> set[tuple[str, int]]:
+        lines = set()
+        for call in calls:
+            with pytest.raises(NotImplementedError) as error:
+                call()
+            frames = traceback.extract_tb(error.tb)
+            lines |= {(frame.filename, frame.lineno) for frame in frames}
+        return lines
+
+    missing[name] = check
+
+
+@pytest.fixture(autouse=True)
+def fresh_state() -> Iterator[None]:
+    torch.manual_seed(1234)
+    yield
+    FP8GlobalStateManager.reset()
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """A process group that claims a second rank; nothing is sent."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_every_row_of_the_tables_has_a_check_and_the_reverse():
+    assert rows_of(BEHAVIOUR) == list(behaviours)
+    assert rows_of(MISSING) == list(missing)
+
+
+@pytest.mark.parametrize("name", rows_of(BEHAVIOUR))
+def test_behaviour_is_as_the_page_says(name):
+    behaviours[name]()
+
+
+@pytest.mark.parametrize("name", rows_of(MISSING))
+def test_what_is_missing_raises_not_implemented_error(name, two_ranks):
+    missing[name]()
+
+
+def test_names_listed_as_missing_do_not_exist():
+    names = re.findall(r"`(\w+)`", MISSING[MISSING.index("- `te`:") :])
+    assert len(names) > 15 and "GroupedLinear" in names
+    te_names, ops_names = names[1 : names.index("optimizers") + 1], names[-3:]
+    assert [name for name in te_names if hasattr(te, name)] == []
+    assert [name for name in ops_names if hasattr(te.ops, name)] == []
+
+
+def refusal_sites() -> set[tuple[str, int]]:
+    """(file, line) of each `raise NotImplementedError` whose message speaks of this version."""
+    sites = set()
+    for path in (ROOT / "transformer_engine").rglob("*.py"):
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)):
+            text = ast.get_source_segment(source, node) if isinstance(node, ast.Raise) else None
+            if text and "NotImplementedError" in text and "this version" in text:
+                sites.add((str(path), node.lineno))
+    return sites
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_every_refusal_of_this_version_has_a_row():
+    """The last table is complete: the checks of its rows reach all places that refuse."""
+    reached = set().union(*(check() for check in missing.values()))
+    sites = refusal_sites()
+    assert len(sites) >= 5
+    assert sites - reached == set()
+
+
+# ---- helpers of the checks -------------------------------------------------------------------
+
+
+def run(module: Callable[..., torch.Tensor], recipe: Recipe, x: torch.Tensor) -> torch.Tensor:
+    """One call in a region of its own."""
+    with te.autocast(recipe=recipe):
+        return module(x)
+
+
+def forward_history(module: torch.nn.Module) -> torch.Tensor:
+    return module.fp8_meta["scaling_fwd"].amax_history
+
+
+def raised(call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def attention(**options: object) -> te.DotProductAttention:
+    return te.DotProductAttention(2, 16, qkv_format="bshd", **options)
+
+
+def qkv(length: int = 4) -> torch.Tensor:
+    return torch.randn(1, length, 2, 16, requires_grad=True)
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+
+@row("error-types")
+def _() -> None:
+    layer = te.Linear(32, 32)
+    x = torch.randn(4, 32)
+    error = raised(lambda: layer(torch.randn(4, 16)))
+    assert type(error) is ValueError and "Linear.forward: inp has shape [4, 16]" in str(error)
+    error = raised(lambda: layer(x.bfloat16()))
+    assert type(error) is TypeError and "use torch.autocast" in str(error)
+    error = raised(lambda: te.Linear(32, 32, parallel_mode="diagonal"))
+    assert type(error) is ValueError and "'diagonal'" in str(error)
+    packed = te.DotProductAttention(2, 16, qkv_format="thd")
+    error = raised(lambda: packed(*[torch.randn(4, 2, 16)] * 3))
+    assert type(error) is ValueError and "thd needs a padding type" in str(error)
+    run(layer, DELAYED, x)
+    before = forward_history(layer).clone()
+    raised(lambda: run(layer, DELAYED, torch.randn(4, 16)))
+    run(layer, DELAYED, x)
+    assert before[-1, 0] == forward_history(layer)[-1, 0]
+
+
+@row("refused-region")
+def _() -> None:
+    error = raised(lambda: te.autocast(recipe=NVFP4BlockScaling()).__enter__())
+    assert isinstance(error, RuntimeError)
+    assert not FP8GlobalStateManager.is_fp8_enabled()
+    layer = te.Linear(32, 32)
+    layer(torch.randn(4, 32))
+    assert not layer.fp8
+
+
+@row("validated-recipes")
+def _() -> None:
+    from transformer_engine.common.recipe import Format
+
+    error = raised(lambda: DelayedScaling(fp8_format=Format.E5M2))
+    assert type(error).__name__ == "ValidationError" and isinstance(error, ValueError)
+    assert "DelayedScaling: fp8_format is Format.E5M2" in str(error)
+
+
+@row("amp-hides-dtypes")
+def _() -> None:
+    layer, x = te.Linear(32, 32), torch.randn(4, 32).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(x)
+    assert isinstance(raised(lambda: layer(x)), TypeError)
+
+
+# ---- devices ---------------------------------------------------------------------------------
+
+
+@row("default-device")
+def _() -> None:
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert te.Linear(8, 8, device="cuda").weight.device.type == expected
+    with torch.device("meta"):
+        assert te.Linear(8, 8).weight.device.type == "meta"
+
+
+@row("cpu-tensors")
+def _() -> None:
+    for recipe in (CURRENT, DELAYED):
+        layer = te.TransformerLayer(32, 64, 2, device="cpu")
+        run(layer, recipe, torch.randn(3, 2, 32)).sum().backward()
+        assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
+    ones = torch.ones(3, 5)
+    assert torch.equal(current_quantizer()(ones).dequantize(), ones)
+
+
+@row("amp-device")
+def _() -> None:
+    layer, x = te.Linear(8, 8, device="cpu"), torch.randn(4, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    assert layer(x).dtype == torch.float32
+
+
+@row("availability")
+def _() -> None:
+    assert te.is_fp8_available(return_reason=True) == (True, "")
+    for answer in (
+        te.is_mxfp8_available,
+        te.is_fp8_block_scaling_available,
+        te.is_nvfp4_available,
+    ):
+        available, reason = answer(return_reason=True)
+        assert not available and "not implemented in this version" in reason
+    if not torch.cuda.is_available():
+        assert te.is_bf16_available(return_reason=True) == (True, "")
+        assert te.get_device_compute_capability() == (0, 0)
+        assert te.get_cudnn_version() == (0, 0, 0)
+
+
+@row("default-recipe")
+def _() -> None:
+    assert te.get_default_recipe() == DelayedScaling()
+
+
+# ---- shapes ----------------------------------------------------------------------------------
+
+
+@row("any-shape")
+def _() -> None:
+    layer = te.Linear(37, 41, params_dtype=torch.bfloat16)
+    x = torch.randn(64, 37).bfloat16()
+    x[0] *= 8  # the maximum is in both
+    assert torch.equal(run(layer, CURRENT, x[:50]), run(layer, CURRENT, x)[:50])
+
+
+@row("empty-input")
+def _() -> None:
+    layer, x = te.Linear(32, 48), torch.randn(2, 0, 32, requires_grad=True)
+    y = run(layer, DELAYED, x)
+    y.sum().backward()
+    assert y.shape == (2, 0, 48) and x.grad.shape == x.shape
+    assert not layer.weight.grad.any() and not layer.bias.grad.any()
+
+
+# ---- recipes ---------------------------------------------------------------------------------
+
+
+@row("fused-equals-unfused")
+def _() -> None:
+    for recipe in (CURRENT, DELAYED):
+        fused = te.LayerNormLinear(48, 64, params_dtype=torch.bfloat16)
+        norm = te.LayerNorm(48, dtype=torch.bfloat16)
+        linear = te.Linear(48, 64, params_dtype=torch.bfloat16)
+        linear.load_state_dict({"weight": fused.weight, "bias": fused.bias})
+        unfused = torch.nn.Sequential(norm, linear)
+        for _ in range(2):  # under delayed scaling the second has a scale other than 1
+            x = torch.randn(7, 48).bfloat16().requires_grad_()
+            copy = x.detach().clone().requires_grad_()
+            gradient = torch.randn(7, 64).bfloat16()
+            y, expected = run(fused, recipe, x), run(unfused, recipe, copy)
+            y.backward(gradient)
+            expected.backward(gradient)
+            assert torch.equal(y, expected)
+            assert torch.equal(x.grad, copy.grad)
+            assert torch.equal(fused.weight.grad, linear.weight.grad)
+
+
+@row("power-of-two")
+def _() -> None:
+    layer = te.Linear(32, 32)
+    run(layer, Float8CurrentScaling(use_power_2_scales=True), torch.randn(8, 32))
+    assert layer.quantizers["scaling_fwd"][0].force_pow_2_scales
+    run(layer, CURRENT, torch.randn(8, 32))
+    assert not layer.quantizers["scaling_fwd"][0].force_pow_2_scales
+
+
+@row("recipe-change")
+def _() -> None:
+    layer, x = te.Linear(32, 32), torch.randn(8, 32)
+    run(layer, DelayedScaling(amax_history_len=4), x)
+    scale, newest = layer.fp8_meta["scaling_fwd"].scale.clone(), forward_history(layer)[-1].clone()
+    run(layer, DelayedScaling(amax_history_len=8, margin=3), x)
+    history = forward_history(layer)
+    assert len(history) == 8 and torch.equal(history[-2], newest)
+    assert torch.equal(layer.fp8_meta["scaling_fwd"].scale[:2] * 2**3, scale[:2])
+
+
+@row("used-modules")
+def _() -> None:
+    used, unused, x = te.Linear(32, 32), te.Linear(32, 32), torch.randn(8, 32)
+    run(lambda t: unused(used(t)), DELAYED, x).sum().backward()
+    states = [unused.fp8_meta[key] for key in ("scaling_fwd", "scaling_bwd")]
+    before = [state.amax_history.clone() for state in states]
+    count = torch.count_nonzero(forward_history(used)[:, 0])
+    run(used, DELAYED, x).sum().backward()
+    for state, history in zip(states, before, strict=True):
+        assert torch.equal(state.amax_history, history)
+    assert torch.count_nonzero(forward_history(used)[:, 0]) == count + 1
+
+
+@row("repeated-module")
+def _() -> None:
+    for first, second in ((1, 10), (10, 1)):
+        layer, x = te.Linear(32, 32), torch.randn(8, 32)
+        run(lambda t: (layer(first * t), layer(second * t)), DELAYED, x)  # noqa: B023  # run now
+        assert forward_history(layer)[-1, 0] == 10 * x.abs().max()
+        assert torch.count_nonzero(forward_history(layer)[:, 0]) == 1
+
+
+def recompute_results(wrap: Callable[..., torch.Tensor], training: bool) -> list[torch.Tensor]:
+    """Outputs, gradients and scaling state of three steps."""
+    torch.manual_seed(7)
+    layer = te.Linear(32, 32).train(training)
+    results = []
+    for _ in range(3):
+        x = torch.randn(8, 32, requires_grad=True)
+        y = run(lambda t: wrap(layer, t), DELAYED, x)
+        y.square().sum().backward()
+        results += [y.detach(), x.grad, layer.weight.grad.clone()]
+        for key in ("scaling_fwd", "scaling_bwd"):
+            state = layer.fp8_meta[key]
+            results += [state.scale.clone(), state.amax_history.clone()]
+    return results
+
+
+@row("recompute")
+def _() -> None:
+    for training in (True, False):
+        expected = recompute_results(lambda layer, x: layer(x), training)
+        for mode in (True, False):
+            found = recompute_results(
+                lambda layer, x: torch_checkpoint(layer, x, use_reentrant=mode),  # noqa: B023
+                training,
+            )
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@row("zero-amax")
+def _() -> None:
+    histories = []
+    for algorithm in ("max", lambda history: history.amax(dim=0)):
+        layer = te.Linear(32, 32)
+        recipe = DelayedScaling(amax_history_len=3, amax_compute_algo=algorithm)
+        run(layer, recipe, torch.ones(4, 32))
+        run(layer, recipe, torch.zeros(4, 32))
+        histories.append(forward_history(layer)[:, 0].tolist())
+    assert histories == [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+
+
+# ---- weights and gradients -------------------------------------------------------------------
+
+
+@row("delayed-slices")
+def _() -> None:
+    layer = te.Linear(32, 32, parameters_split=["a", "b"], delay_wgrad_compute=True)
+    x = torch.randn(8, 32)
+    layer(x).sum().backward()
+    assert layer.a_weight.grad is None
+    layer.backward_dw()
+    for weight in (layer.a_weight, layer.b_weight):
+        torch.testing.assert_close(weight.grad, torch.ones(16, 8) @ x)
+
+
+@row("gathered-norm-output")
+def _() -> None:
+    options = {"return_layernorm_output": True, "return_layernorm_output_gathered": True}
+    layer = te.LayerNormLinear(32, 32, **options)
+    gradients = []
+    for norm in (lambda t: layer(t)[1], torch.nn.LayerNorm(32)):
+        torch.manual_seed(3)
+        x = torch.randn(4, 32, requires_grad=True)
+        (norm(x) * torch.randn(4, 32)).sum().backward()
+        gradients.append(x.grad)
+    assert gradients[0].abs().max() > 0.1
+    torch.testing.assert_close(*gradients)
+
+
+@row("stale-weight-cache")
+def _() -> None:
+    layer, x = te.Linear(32, 32, bias=False), torch.randn(8, 32)
+    with torch.no_grad(), te.autocast(recipe=CURRENT):
+        before = layer(x, is_first_microbatch=True)
+        layer.weight.mul_(2)  # exact in FP8 with its own scale
+        assert torch.equal(layer(x, is_first_microbatch=False), 2 * before)
+
+
+@row("reset-keeps-parameters")
+def _() -> None:
+    layer = te.Linear(8, 8)
+    weight, values = layer.weight, layer.weight.detach().clone()
+    weight.mark = "kept"
+    layer.reset_parameters()
+    assert layer.weight is weight and not torch.equal(values, weight)
+    on_meta = te.Linear(8, 8, device="meta")
+    on_meta.weight.mark = "kept"
+    on_meta.reset_parameters()
+    assert on_meta.weight.mark == "kept" and on_meta.weight.device.type != "meta"
+
+
+@row("overlap-flags")
+def _() -> None:
+    names = ("ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad")
+    layer = te.Linear(32, 32, **dict.fromkeys(names, True), ub_name="qkv")
+    plain = te.Linear(32, 32)
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(4, 32)
+    assert torch.equal(layer(x), plain(x))
+
+
+# ---- checkpoints -----------------------------------------------------------------------------
+
+
+@row("extra-state-format")
+def _() -> None:
+    layer = te.Linear(32, 32)
+    run(layer, DELAYED, torch.randn(8, 32)).sum().backward()
+    state = layer.get_extra_state()
+    run(layer, DELAYED, torch.randn(8, 32)).sum().backward()
+    assert state.dtype == torch.uint8 and layer.get_extra_state().shape == state.shape
+    assert isinstance(raised(lambda: pickle.loads(state.numpy().tobytes())), pickle.PickleError)
+    other = te.Linear(32, 32)
+    other.set_extra_state(state)
+    assert torch.equal(other.get_extra_state(), state)
+
+
+@row("extra-state-absent")
+def _() -> None:
+    layer, plain = te.Linear(16, 8), torch.nn.Linear(16, 8)
+    layer.load_state_dict(plain.state_dict(), strict=True)
+    assert torch.equal(layer.weight, plain.weight)
+
+
+@row("extra-state-kept")
+def _() -> None:
+    layer, x = te.Linear(32, 32), torch.randn(8, 32)
+    run(layer, DELAYED, x)
+    before = layer.get_extra_state()
+    with torch.no_grad():
+        layer(x)
+    assert torch.equal(layer.get_extra_state(), before)
+
+
+# ---- attention -------------------------------------------------------------------------------
+
+
+@row("every-combination")
+def _() -> None:
+    sinks = attention(
+        attn_mask_type="arbitrary",
+        softmax_type="learnable",
+        return_max_logit=True,
+        num_gqa_groups=1,
+    )
+    keys = torch.randn(1, 4, 1, 16)
+    out, maximum = sinks(
+        qkv(),
+        keys,
+        keys,
+        attention_mask=torch.zeros(1, 1, 4, 4, dtype=torch.bool),
+        core_attention_bias_type="pre_scale_bias",
+        core_attention_bias=torch.randn(1, 2, 4, 4),
+        window_size=(1, 1),
+    )
+    assert out.shape == (1, 4, 32) and maximum.shape == (2,)
+
+
+@row("masked-scores")
+def _() -> None:
+    q, keys, values = torch.full((1, 2, 2, 16), 100.0), torch.empty(1, 2, 2, 16), qkv(2).detach()
+    keys[:, 0], keys[:, 1] = -100.0, 100.0  # scores -160000, and 160000 where masked
+    out = attention(attn_mask_type="causal", softmax_scale=1.0)(q, keys, values)
+    assert torch.equal(out[:, 0], values[:, 0].flatten(1))
+
+
+@row("hidden-rows")
+def _() -> None:
+    x, mask = qkv(), torch.zeros(1, 1, 4, 4, dtype=torch.bool)
+    mask[:, :, 2] = True
+    out = attention(attn_mask_type="arbitrary")(x, x, x, attention_mask=mask)
+    out.sum().backward()
+    assert not out[:, 2].any() and torch.isfinite(x.grad).all()
+
+
+# ---- kept ------------------------------------------------------------------------------------
+
+
+@row("unknown-recipe-arguments")
+def _() -> None:
+    assert DelayedScaling(params_dtype=torch.float32, margin=1) == DelayedScaling(margin=1)
+
+
+@row("parallel-attributes")
+def _() -> None:
+    for module in (te.Linear(8, 8), te.LayerNormLinear(8, 8)):
+        assert module.weight.tensor_model_parallel and module.weight.partition_dim == 0
+
+
+@row("empty-returned-bias")
+def _() -> None:
+    x, options = torch.randn(4, 32), {"bias": False, "return_bias": True}
+    assert te.Linear(32, 32, **options)(x)[1] is None
+    assert te.LayerNormMLP(32, 32, **options)(x)[1] is None
+    assert te.LayerNormLinear(32, 32, **options)(x)[1].numel() == 0
+
+
+@row("module-casts")
+def _() -> None:
+    with te.quantized_model_init(recipe=CURRENT):
+        layer = te.Linear(32, 32)
+    data = layer.weight._data.clone()
+    layer.bfloat16()
+    assert layer.weight.dtype == torch.bfloat16 and torch.equal(layer.weight._data, data)
+    assert torch.nn.Linear(2, 2).half().weight.dtype == torch.float16
+
+
+@row("drop-path-rows")
+def _() -> None:
+    layer = te.TransformerLayer(
+        32, 64, 2, drop_path_rate=0.5, hidden_dropout=0.0, attention_dropout=0.0
+    )
+    x = torch.randn(64, 3, 32)  # sbhd
+    is_unchanged = layer(x) == x
+    whole = is_unchanged.flatten(1).all(dim=1)
+    assert 0 < whole.sum() < 64  # both branches dropped: a quarter of the positions
+    for position in is_unchanged[~whole]:  # the samples of a position stand or fall together
+        assert not position.all(dim=1).any()
+
+
+@row("rope-rounding")
+def _() -> None:
+    angles, x = te.RotaryPositionEmbedding(32)(16), torch.randn(16, 2, 2, 32)
+    exact = apply_rotary_pos_emb(x.bfloat16().float(), angles, fused=False)
+    fused = apply_rotary_pos_emb(x.bfloat16(), angles, fused=True)
+    unfused = apply_rotary_pos_emb(x.bfloat16(), angles, fused=False)
+    assert torch.equal(fused, exact.bfloat16()) and not torch.equal(unfused, fused)
+
+
+# ---- not in this version ---------------------------------------------------------------------
+
+
+def world() -> object:
+    return torch.distributed.group.WORLD
+
+
+def enter(recipe: Recipe) -> object:
+    return te.autocast(recipe=recipe).__enter__()
+
+
+def build_quantized(recipe: Recipe) -> object:
+    with te.quantized_model_init(recipe=recipe):
+        return te.Linear(32, 32)
+
+
+def call_attention(**options: object) -> object:
+    return attention()(qkv(), qkv(), qkv(), **options)
+
+
+def current_quantizer() -> te.Quantizer:
+    return te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3, torch.device("cpu"))
+
+
+def without_quantizer() -> te.Float8Tensor:
+    weight = current_quantizer()(torch.ones(4, 4))
+    weight._quantizer = None
+    return weight
+
+
+def block_quantizer() -> object:
+    return te.Float8BlockQuantizer(te.DType.kFloat8E4M3, rowwise=True, columnwise=True)
+
+
+refuses(
+    "tensor-parallel",
+    lambda: te.Linear(32, 32, tp_size=2),
+    lambda: te.LayerNormLinear(32, 32, tp_group=world()),
+    lambda: te.LayerNormMLP(32, 32, tp_size=2, sequence_parallel=True),
+    lambda: te.TransformerLayer(32, 32, 2, tp_size=2),
+    lambda: te.Linear(32, 32).set_tensor_parallel_group(world()),
+)
+refuses(
+    "context-parallel",
+    lambda: attention(cp_group=world()),
+    lambda: attention().set_context_parallel_group(world(), [0, 1], None),
+)
+refuses(
+    "symmetric-all-reduce", lambda: symmetric_all_reduce(torch.ones(2), all_reduce_type="two_shot")
+)
+for _name, _recipe in (
+    ("mxfp8", MXFP8BlockScaling()),
+    ("fp8-blocks", Float8BlockScaling()),
+    ("nvfp4", NVFP4BlockScaling()),
+    ("custom-recipe", CustomRecipe(qfactory=lambda role: None)),
+    ("backward-override", Float8CurrentScaling(backward_override="dequantized")),
+):
+    refuses(
+        _name, lambda recipe=_recipe: enter(recipe), lambda recipe=_recipe: build_quantized(recipe)
+    )
+refuses(
+    "other-quantizers",
+    lambda: te.MXFP8Quantizer(te.DType.kFloat8E4M3),
+    block_quantizer,
+    lambda: te.NVFP4Quantizer(),
+    lambda: te.HybridQuantizer(rowwise_quantizer=None, columnwise_quantizer=None),
+    lambda: te.MXFP8Tensor(),
+    lambda: te.NVFP4Tensor(),
+    lambda: te.Float8BlockwiseQTensor(),
+    lambda: te.HybridQuantizedTensor(),
+)
+refuses(
+    "fp8-attention",
+    lambda: run(lambda x: attention()(x, x, x), Float8CurrentScaling(fp8_dpa=True), qkv()),
+    lambda: run(lambda x: attention()(x, x, x), DelayedScaling(fp8_mha=True), qkv()),
+)
+refuses(
+    "master-weights",
+    lambda: tensor_utils.quantize_master_weights([torch.ones(3)], [None], [0], None),
+    lambda: tensor_utils.quantize_master_weights([without_quantizer()], [None], [0], None),
+    lambda: tensor_utils.post_all_gather_processing([torch.ones(3)]),
+)
+refuses(
+    "onnx",
+    lambda: current_quantizer().onnx_quantize(torch.ones(2)),
+    lambda: current_quantizer().onnx_dequantize(torch.ones(2)),
+)
+refuses(
+    "key-value-cache",
+    lambda: te.InferenceParams(1, 8),
+    lambda: call_attention(inference_params=object()),
+    lambda: te.MultiheadAttention(32, 2)(torch.randn(4, 1, 32), inference_params=object()),
+)
+refuses(
+    "score-functions",
+    lambda: call_attention(score_mod=lambda graph, score, tensors: score),
+    lambda: call_attention(score_mod_tensors={"x": torch.ones(1)}),
+)
+refuses(
+    "cuda",
+    lambda: current_quantizer()(torch.empty(4, 32, device="meta")),
+)
+
+
+def test_two_combinations_exist_in_no_version():
+    for call in (
+        lambda: te.LayerNormLinear(32, 32, parallel_mode="row"),
+        lambda: te.LayerNormMLP(32, 32, activation="situglu"),
+    ):
+        with pytest.raises(NotImplementedError):
+            call()
+
+
+def test_the_interface_level_is_the_one_the_page_names():
+    level = re.search(r"interface level (\d+\.\d+)", PAGE).group(1)
+    assert transformer_engine.__version__.startswith(f"{level}.")
