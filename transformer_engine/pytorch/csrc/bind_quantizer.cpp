@@ -32,7 +32,7 @@ void check_input(const at::Tensor& input) {
 py::tuple quantize(Quantizer& quantizer, const at::Tensor& tensor) {
   check_input(tensor);
   const at::Tensor input = tensor.detach().contiguous();
-  const Operand operand = quantizer.make_operand(input.sizes(), input.device());
+  const Operand operand = quantizer.make_operand(input.sizes(), input);
   Quantizer::Destination destination{
       .data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
   if (quantizer.columnwise_usage) {

@@ -6,6 +6,8 @@
 #include <transformer_engine/cast.h>
 #include <transformer_engine/error.h>
 
+#include "allocate.h"
+
 namespace transformer_engine::pytorch {
 
 namespace {
@@ -46,14 +48,12 @@ QuantizedOutput output_views(const Quantizer::Destination& destination, DType dt
 
 float fp8_max(DType dtype) { return dtype == DType::kFloat8E5M2 ? 57344.0F : 448.0F; }
 
-Operand Quantizer::make_operand(at::IntArrayRef sizes, c10::Device device) const {
-  const auto options = at::TensorOptions().device(device);
-  return {at::empty(sizes, options.dtype(at::kByte)), at::empty({1}, options.dtype(at::kFloat)),
-          fp8_dtype};
+Operand Quantizer::make_operand(at::IntArrayRef sizes, const at::Tensor& like) const {
+  return {new_tensor(sizes, at::kByte, like), new_tensor({1}, at::kFloat, like), fp8_dtype};
 }
 
 Operand Quantizer::quantize(const at::Tensor& input) {
-  Operand operand = make_operand(input.sizes(), input.device());
+  Operand operand = make_operand(input.sizes(), input);
   update(input, {.data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv});
   return operand;
 }

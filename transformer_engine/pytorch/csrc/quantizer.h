@@ -37,7 +37,7 @@ class Quantizer {
 
   // Allocates and fills a rowwise copy with the shape of `input` (contiguous).
   Operand quantize(const at::Tensor& input);
-  Operand make_operand(at::IntArrayRef sizes, c10::Device device) const;
+  Operand make_operand(at::IntArrayRef sizes, const at::Tensor& like) const;
 
   bool rowwise_usage = true;
   bool columnwise_usage = true;

@@ -4,12 +4,12 @@
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <transformer_engine/activation.h>
 #include <transformer_engine/error.h>
 
+#include "allocate.h"
 #include "steps/node_support.h"
 
 namespace py = pybind11;
@@ -113,9 +113,8 @@ void accumulate_into_main_grad(const WgradTask& task) {
     return;
   }
   // Slices may be added to buffers of several dtypes: their sum is rounded once, from FP32.
-  const at::Tensor whole =
-      at::empty({task.grad_output.data.size(-1), task.input.data.size(-1)},
-                at::TensorOptions().dtype(at::kFloat).device(task.input.data.device()));
+  const at::Tensor whole = new_tensor({task.grad_output.data.size(-1), task.input.data.size(-1)},
+                                      at::kFloat, task.input.data);
   run_gemm(task.grad_output, task.input, transposed, {}, whole);
   int64_t row = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -312,8 +311,7 @@ void run_gemm(const Operand& a, const Operand& b, const GemmFlags& flags, const 
 
 at::Tensor fprop(const Operand& input, const Operand& weight, const at::Tensor& bias,
                  at::ScalarType dtype) {
-  at::Tensor d = at::empty({rows_of(input.data), weight.data.size(0)},
-                           at::TensorOptions().dtype(dtype).device(input.data.device()));
+  at::Tensor d = new_tensor({rows_of(input.data), weight.data.size(0)}, dtype, input.data);
   run_gemm(input, weight, {}, bias, d);
   return d;
 }
@@ -323,8 +321,7 @@ at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarTy
   const bool adds = addend.defined() && addend.scalar_type() == dtype;
   at::Tensor d =
       adds ? addend.contiguous()
-           : at::empty({rows_of(grad_output.data), weight.data.size(1)},
-                       at::TensorOptions().dtype(dtype).device(grad_output.data.device()));
+           : new_tensor({rows_of(grad_output.data), weight.data.size(1)}, dtype, grad_output.data);
   run_gemm(grad_output, weight, {.b_is_transposed = true, .accumulate = adds}, {}, d);
   return d;
 }
@@ -345,7 +342,7 @@ Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& 
     operand = Operand::high_precision(grad_output);
   } else if (!is_quantized_already && request.needs_operand) {
     Quantizer& quantizer = state.quantizers->grad_output(gemm);
-    operand = quantizer.make_operand(grad_output.sizes(), grad_output.device());
+    operand = quantizer.make_operand(grad_output.sizes(), grad_output);
     const Quantizer::Destination destination{
         .data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
     if (grad_bias == nullptr || !quantizer.fused_output(destination, &bias_args.quantized)) {
@@ -370,9 +367,8 @@ TensorList run_wgrad(const WgradTask& task, bool fuse) {
     }
     return gradients;
   }
-  const at::Tensor whole = at::empty(
-      {task.grad_output.data.size(-1), task.input.data.size(-1)},
-      at::TensorOptions().dtype(task.weights[0].scalar_type()).device(task.input.data.device()));
+  const at::Tensor whole = new_tensor({task.grad_output.data.size(-1), task.input.data.size(-1)},
+                                      task.weights[0].scalar_type(), task.input.data);
   run_gemm(task.grad_output, task.input, {.a_is_transposed = true, .b_is_transposed = true}, {},
            whole);
   if (task.weights.size() == 1) {

@@ -3,10 +3,10 @@
 #include "steps/norm_mlp_step.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <transformer_engine/error.h>
 
+#include "allocate.h"
 #include "steps/node_support.h"
 
 namespace py = pybind11;
@@ -42,7 +42,7 @@ Operand activation_forward_part(const NormMLPStepSpec& spec, const CallState& st
   Quantizer::Destination destination;
   bool is_fused = false;
   if (quantizer != nullptr) {
-    result = quantizer->make_operand({input.size(0), cols}, input.device());
+    result = quantizer->make_operand({input.size(0), cols}, input);
     destination = {.data = result.data, .transpose = {}, .scale_inv = result.scale_inv};
     is_fused = quantizer->fused_output(destination, &args.quantized);
   }
@@ -50,7 +50,7 @@ Operand activation_forward_part(const NormMLPStepSpec& spec, const CallState& st
   if (is_fused) {
     args.output = {.dtype = args.input.dtype, .rows = input.size(0), .cols = cols};
   } else {
-    output = at::empty({input.size(0), cols}, input.options());
+    output = new_tensor({input.size(0), cols}, input.scalar_type(), input);
     args.output = matrix_view(output);
   }
   activation_forward(args, context_for(input));
@@ -169,7 +169,7 @@ Operand NormMLPNode::activation_backward_part(const at::Tensor& grad_activated,
   Quantizer::Destination destination;
   bool is_fused = false;
   if (quantizer != nullptr) {
-    operand = quantizer->make_operand(input.sizes(), input.device());
+    operand = quantizer->make_operand(input.sizes(), input);
     destination = {.data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
     is_fused = quantizer->fused_output(destination, &args.quantized);
   }
@@ -177,7 +177,7 @@ Operand NormMLPNode::activation_backward_part(const at::Tensor& grad_activated,
   if (is_fused) {
     args.grad_input = {.dtype = args.input.dtype, .rows = args.input.rows, .cols = args.input.cols};
   } else {
-    grad_input = at::empty_like(input);
+    grad_input = new_tensor(input.sizes(), input.scalar_type(), input);
     args.grad_input = matrix_view(grad_input);
   }
   activation_backward(args, context_for(input));

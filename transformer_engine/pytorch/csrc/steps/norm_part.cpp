@@ -6,6 +6,8 @@
 #include <ATen/ops/empty_like.h>
 #include <transformer_engine/error.h>
 
+#include "allocate.h"
+
 #include "steps/saved_operand.h"
 
 namespace transformer_engine::pytorch {
@@ -70,13 +72,13 @@ NormResult norm_forward(const NormSpec& spec, const at::Tensor& input,
   bool is_fused = false;
   Quantizer::Destination destination;
   if (request.quantizer != nullptr) {
-    result.quantized = request.quantizer->make_operand(input.sizes(), input.device());
+    result.quantized = request.quantizer->make_operand(input.sizes(), input);
     destination = {
         .data = result.quantized.data, .transpose = {}, .scale_inv = result.quantized.scale_inv};
     is_fused = request.quantizer->fused_output(destination, &args.quantized);
   }
   if (request.wants_output || !is_fused) {
-    result.output = at::empty_like(input, options.dtype(request.dtype));
+    result.output = new_tensor(input.sizes(), request.dtype, input);
     args.output = norm_view(spec, result.output);
   } else {
     args.output = {
@@ -122,7 +124,7 @@ NormGradients norm_backward(const NormSpec& spec, const SavedNorm& saved,
   args.rstd = data_of(rstd);
   args.zero_centered_gamma = spec.zero_centered_gamma;
   if (wanted.input) {
-    gradients.input = at::empty_like(input);
+    gradients.input = new_tensor(input.sizes(), input.scalar_type(), input);
     args.grad_input = norm_view(spec, gradients.input);
   }
   if (wanted.gamma) {
