@@ -26,11 +26,14 @@ using te::testing::kFloatRoundoff;
 using te::testing::Matrix;
 
 constexpr int kKindCount = te::cpu::kActivationCount;
-const te::ActivationParams kParams = {.limit = 1.5F, .alpha = 1.3F, .glu_linear_offset = 0.75F};
+const te::ActivationParams kParams = {
+    .limit = 1.5F, .alpha = 1.3F, .glu_linear_offset = 0.75F, .beta1 = 2.5F, .beta2 = 3.25F};
 
 ActivationKind kind_of(int index) { return static_cast<ActivationKind>(index); }
 
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+double tanh_slope(double u) { return 1.0 / (std::cosh(u) * std::cosh(u)); }
 
 // f of the table in activation.h; for gated kinds the function of the first half. GELU's
 // 0.5 + 0.5 * tanh(u) is written as sigmoid(2u): at negative u the sum has no correct digit, even
@@ -58,11 +61,19 @@ double plain_function(ActivationKind kind, double x) {
       const double a = std::min(x, static_cast<double>(kParams.limit));
       return a * sigmoid(static_cast<double>(kParams.alpha) * a);
     }
+    case ActivationKind::kSiTUGLU: {
+      const double beta = kParams.beta1;
+      return beta * std::tanh(x / beta) * sigmoid(x);
+    }
   }
   return 0.0;
 }
 
 double gate(ActivationKind kind, double b) {
+  if (kind == ActivationKind::kSiTUGLU) {
+    const double beta = kParams.beta2;
+    return beta * std::tanh(b / beta);
+  }
   const double limit = kParams.limit;
   return kind == ActivationKind::kClampedSwiGLU
              ? std::clamp(b, -limit, limit) + static_cast<double>(kParams.glu_linear_offset)
@@ -100,11 +111,19 @@ double plain_slope(ActivationKind kind, double x) {
       return x > static_cast<double>(kParams.limit)
                  ? 0.0
                  : silu_slope(x, static_cast<double>(kParams.alpha));
+    case ActivationKind::kSiTUGLU: {
+      const double beta = kParams.beta1;
+      return tanh_slope(x / beta) * sigmoid(x) +
+             beta * std::tanh(x / beta) * sigmoid(x) * sigmoid(-x);
+    }
   }
   return 0.0;
 }
 
 double gate_slope(ActivationKind kind, double b) {
+  if (kind == ActivationKind::kSiTUGLU) {
+    return tanh_slope(b / static_cast<double>(kParams.beta2));
+  }
   return kind == ActivationKind::kClampedSwiGLU && std::abs(b) > static_cast<double>(kParams.limit)
              ? 0.0
              : 1.0;
@@ -113,11 +132,21 @@ double gate_slope(ActivationKind kind, double b) {
 // Relative error of f in FP32 at x. The argument v of the sigmoid carries 5 roundings (GELU's
 // cubic), which exp turns into 5 |v| of its result and the sigmoid into that or less; 8 more for
 // exp, sigmoid and the products. |v| grows like |x|^3 for GELU, but the sigmoid is 1 or gone beyond
-// |v| = 104.
+// |v| = 104. SiTUGLU has 12 more at most: quotient, tanh and product, or the slope of tanh, whose
+// exponential's argument is below |v|.
 double relative_error(ActivationKind kind, double x) {
   const bool is_gelu = kind == ActivationKind::kGELU || kind == ActivationKind::kGEGLU;
   const double v = is_gelu ? 2 * x * (0.79788456 + 0.03567741 * x * x) : 1.702 * x;
-  return (8 + 5 * std::min(std::abs(v), 104.0)) * kFloatRoundoff;
+  const int constant = kind == ActivationKind::kSiTUGLU ? 20 : 8;
+  return (constant + 5 * std::min(std::abs(v), 104.0)) * kFloatRoundoff;
+}
+
+// Relative error of the gate and of its slope. beta2 * tanh(u), u = b / beta2: 4 roundings for tanh
+// and 2. Its slope 4e / (1 + e)^2: e = exp(-2|u|) carries 2 + 2|u| of the argument's rounding,
+// 1 / (1 + e) half of that and 2 more, twice; 3 products: 12 + 4|u|, until e is gone.
+double gate_error(ActivationKind kind, double b) {
+  const double u = std::abs(b) / static_cast<double>(kParams.beta2);
+  return kind == ActivationKind::kSiTUGLU ? (12 + 4 * std::min(u, 104.0)) * kFloatRoundoff : 0.0;
 }
 
 // What FP32 loses where a result or an exponential is denormal, times what multiplies it.
@@ -129,6 +158,9 @@ struct Problem {
   ActivationKind kind;
   Matrix input, bias, grad_output;
   bool has_bias;
+  Matrix act_scales;  // [1, rows]
+  bool has_scales = false;
+  int64_t interleave = 0;
 
   Problem(ActivationKind activation, int64_t rows, int64_t cols, DType dtype, DType grad_dtype,
           bool with_bias)
@@ -136,13 +168,21 @@ struct Problem {
         input(dtype, rows, te::is_gated(activation) ? 2 * cols : cols),
         bias(DType::kBFloat16, 1, input.cols()),
         grad_output(grad_dtype, rows, cols),
-        has_bias(with_bias) {
+        has_bias(with_bias),
+        act_scales(grad_dtype, 1, rows) {
     te::testing::fill_normal(input, 1, 0.0F, 2.5F);
     te::testing::fill_normal(bias, 2);
     te::testing::fill_normal(grad_output, 3);
+    te::testing::fill_normal(act_scales, 4);
   }
 
   int64_t cols() const { return grad_output.cols(); }
+  int64_t block() const { return interleave > 0 ? interleave : std::max<int64_t>(cols(), 1); }
+  int64_t first_col(int64_t i) const {
+    return te::is_gated(kind) ? i / block() * 2 * block() + i % block() : i;
+  }
+  int64_t second_col(int64_t i) const { return first_col(i) + block(); }
+  double scale(int64_t row) { return has_scales ? act_scales.get(row) : 1.0; }
 
   // input + bias, which the contract adds in FP32.
   double argument(int64_t row, int64_t col) {
@@ -150,26 +190,53 @@ struct Problem {
     return has_bias ? x + static_cast<float>(bias.get(col)) : x;
   }
 
-  Expected output(int64_t row, int64_t i) {
-    const double a = argument(row, i);
+  Expected unscaled_output(int64_t row, int64_t i) {
+    const double a = argument(row, first_col(i));
     const double f = plain_function(kind, a);
-    const double b = te::is_gated(kind) ? gate(kind, argument(row, cols() + i)) : 1.0;
-    return {f * b, (relative_error(kind, a) + 2 * kFloatRoundoff) * std::abs(f * b) +
-                       tiny((1 + std::abs(a)) * b)};
+    const double x = te::is_gated(kind) ? argument(row, second_col(i)) : 0.0;
+    const double b = te::is_gated(kind) ? gate(kind, x) : 1.0;
+    const double error = relative_error(kind, a) + gate_error(kind, x) + 2 * kFloatRoundoff;
+    return {f * b, error * std::abs(f * b) + tiny((1 + std::abs(a)) * b)};
+  }
+
+  Expected output(int64_t row, int64_t i) {
+    const Expected y = unscaled_output(row, i);
+    const double value = y.value * scale(row);
+    return {value, std::abs(scale(row)) * y.bound +
+                       (has_scales ? std::abs(value) * kFloatRoundoff + tiny(0.0) : 0.0)};
+  }
+
+  // Each lane adds its elements of each block, then the lanes are added by halves.
+  Expected grad_act_scale(int64_t row) {
+    constexpr int kLanes = 64;
+    const int64_t terms = (cols() + block() - 1) / block() * ((block() + kLanes - 1) / kLanes);
+    Expected sum;
+    for (int64_t i = 0; i < cols(); ++i) {
+      const double dy = grad_output.get(row * cols() + i);
+      const Expected y = unscaled_output(row, i);
+      sum.value += dy * y.value;
+      sum.bound += std::abs(dy) * (y.bound + te::testing::sum_roundoff(terms * kLanes, kLanes, 1) *
+                                                 (std::abs(y.value) + y.bound));
+    }
+    return sum;
   }
 
   // Gradient of element `col` of the input row, either half.
   Expected grad_input(int64_t row, int64_t col) {
-    const int64_t i = col % cols();
-    const double dy = grad_output.get(row * cols() + i);
-    const double a = argument(row, i);
-    if (col >= cols()) {
-      const double b = argument(row, cols() + i);
-      const double value = dy * plain_function(kind, a) * gate_slope(kind, b);
-      return {value, (relative_error(kind, a) + 2 * kFloatRoundoff) * std::abs(value) +
-                         tiny(dy * (1 + std::abs(a)))};
+    const bool is_first = !te::is_gated(kind) || col % (2 * block()) < block();
+    const int64_t i = te::is_gated(kind) ? col / (2 * block()) * block() + col % block() : col;
+    const double dy = grad_output.get(row * cols() + i) * scale(row);
+    const double scaling = has_scales ? kFloatRoundoff : 0.0;
+    const double a = argument(row, first_col(i));
+    const double x = te::is_gated(kind) ? argument(row, second_col(i)) : 0.0;
+    const double other_error = gate_error(kind, x) + scaling;
+    if (!is_first) {
+      const double value = dy * plain_function(kind, a) * gate_slope(kind, x);
+      return {value,
+              (relative_error(kind, a) + other_error + 2 * kFloatRoundoff) * std::abs(value) +
+                  tiny(dy * (1 + std::abs(a)))};
     }
-    const double b = te::is_gated(kind) ? gate(kind, argument(row, cols() + i)) : 1.0;
+    const double b = te::is_gated(kind) ? gate(kind, x) : 1.0;
     const double value = dy * b * plain_slope(kind, a);
     // f' = s + v' s (1 - s) cancels near its zero: bounded by the size of the terms, of which
     // sigmoid(v) with |f| <= |x| s is the larger.
@@ -177,8 +244,8 @@ struct Problem {
     const double size =
         std::abs(plain_slope(kind, a)) +
         2 * (1 + std::abs(v)) * sigmoid(-std::abs(a)) * (kind != ActivationKind::kReLU ? 1.0 : 0.0);
-    return {value,
-            std::abs(dy * b) * size * relative_error(kind, a) + tiny(dy * b * (1 + std::abs(v)))};
+    return {value, std::abs(dy * b) * size * (relative_error(kind, a) + other_error) +
+                       tiny(dy * b * (1 + std::abs(v)))};
   }
 };
 
@@ -194,6 +261,8 @@ void check_forward(Problem& problem, DType output_dtype, ForwardFunction run) {
   args.input = problem.input.view();
   args.bias = problem.has_bias ? problem.bias.view() : te::TensorView{};
   args.output = output.view();
+  args.act_scales = problem.has_scales ? problem.act_scales.view() : te::TensorView{};
+  args.glu_interleave_size = problem.interleave;
   run(args, {.num_threads = 2});
   std::vector<Expected> expected;
   for (int64_t row = 0; row < rows; ++row) {
@@ -208,6 +277,7 @@ void check_backward(Problem& problem, DType grad_input_dtype, BackwardFunction r
   const int64_t rows = problem.grad_output.rows();
   const int64_t input_cols = problem.input.cols();
   Matrix grad_input(grad_input_dtype, rows, input_cols), grad_bias(DType::kFloat32, 1, input_cols);
+  Matrix grad_scales(grad_input_dtype, 1, rows);
   te::ActivationBackwardArgs args;
   args.kind = problem.kind;
   args.params = kParams;
@@ -216,6 +286,9 @@ void check_backward(Problem& problem, DType grad_input_dtype, BackwardFunction r
   args.bias = problem.has_bias ? problem.bias.view() : te::TensorView{};
   args.grad_input = grad_input.view();
   args.grad_bias = grad_bias.view();
+  args.act_scales = problem.has_scales ? problem.act_scales.view() : te::TensorView{};
+  args.grad_act_scales = problem.has_scales ? grad_scales.view() : te::TensorView{};
+  args.glu_interleave_size = problem.interleave;
   run(args, {.num_threads = 2});
   std::vector<Expected> expected, expected_bias(input_cols);
   std::vector<double> magnitudes(input_cols);
@@ -232,6 +305,13 @@ void check_backward(Problem& problem, DType grad_input_dtype, BackwardFunction r
   }
   EXPECT_TRUE(te::testing::all_close(grad_input, expected));
   EXPECT_TRUE(te::testing::all_close(grad_bias, expected_bias));
+  if (problem.has_scales) {
+    std::vector<Expected> expected_scales;
+    for (int64_t row = 0; row < rows; ++row) {
+      expected_scales.push_back(problem.grad_act_scale(row));
+    }
+    EXPECT_TRUE(te::testing::all_close(grad_scales, expected_scales));
+  }
 }
 
 struct Shape {
@@ -267,6 +347,58 @@ TEST(Activation, TheReferenceMatchesTheFormula) {
   }
 }
 
+TEST(Activation, RowScalesMatchTheFormulaForEveryKindTypeAndShape) {
+  struct Case {
+    Shape shape;
+    int64_t interleave;
+  };
+  for (int index = 0; index < kKindCount; ++index) {
+    for (const DType input : te::testing::kHighPrecision) {
+      for (const DType other : te::testing::kHighPrecision) {
+        for (const Case& c :
+             {Case{{5, 1}, 1}, Case{{3, 17}, 0}, Case{{34, 96}, 32}, Case{{6, 70}, 5},
+              Case{{3, 1030}, 206}, Case{{0, 8}, 4}, Case{{3, 0}, 4}}) {
+          SCOPED_TRACE(::testing::Message()
+                       << "kind " << index << " input " << te::dtype_name(input) << " other "
+                       << te::dtype_name(other) << " shape " << c.shape.rows << "x"
+                       << c.shape.cols);
+          Problem problem(kind_of(index), c.shape.rows, c.shape.cols, input, other,
+                          c.shape.rows % 2 == 1);
+          problem.has_scales = true;
+          problem.interleave = te::is_gated(problem.kind) ? c.interleave : 0;
+          check_forward(problem, other, &te::activation_forward);
+          check_backward(problem, input, &te::activation_backward);
+          if (c.shape.rows * c.shape.cols < 500) {
+            check_forward(problem, other, &te::reference::activation_forward);
+            check_backward(problem, input, &te::reference::activation_backward);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Activation, ScaleGradientsAreAsGoodWithoutScales) {
+  Problem problem(ActivationKind::kSwiGLU, 20, 70, DType::kBFloat16, DType::kBFloat16, false);
+  Matrix grad_input(DType::kBFloat16, 20, 140), grad_scales(DType::kFloat32, 1, 20);
+  te::activation_backward({.kind = problem.kind,
+                           .params = kParams,
+                           .grad_output = problem.grad_output.view(),
+                           .input = problem.input.view(),
+                           .bias = {},
+                           .grad_input = grad_input.view(),
+                           .grad_bias = {},
+                           .quantized = {},
+                           .act_scales = {},
+                           .grad_act_scales = grad_scales.view()},
+                          {});
+  std::vector<Expected> expected;
+  for (int64_t row = 0; row < 20; ++row) {
+    expected.push_back(problem.grad_act_scale(row));
+  }
+  EXPECT_TRUE(te::testing::all_close(grad_scales, expected));
+}
+
 TEST(Activation, WholeRangeOfInputs) {
   // Every exponent: overflow of x^2 or of the sigmoid's argument must not surface as NaN.
   for (int index = 0; index < kKindCount; ++index) {
@@ -283,7 +415,8 @@ TEST(Activation, WholeRangeOfInputs) {
                               .input = problem.input.view(),
                               .bias = {},
                               .output = output.view(),
-                              .quantized = {}},
+                              .quantized = {},
+                              .act_scales = {}},
                              {});
       te::activation_backward({.kind = kind,
                                .params = kParams,
@@ -292,7 +425,9 @@ TEST(Activation, WholeRangeOfInputs) {
                                .bias = {},
                                .grad_input = grad_input.view(),
                                .grad_bias = {},
-                               .quantized = {}},
+                               .quantized = {},
+                               .act_scales = {},
+                               .grad_act_scales = {}},
                               {});
       for (int64_t i = 0; i < 276; ++i) {
         const Expected y = problem.output(0, i);
@@ -322,7 +457,8 @@ TEST(Activation, NaNStaysNaN) {
                             .input = problem.input.view(),
                             .bias = {},
                             .output = output.view(),
-                            .quantized = {}},
+                            .quantized = {},
+                            .act_scales = {}},
                            {});
     for (int64_t i = 0; i < 20; ++i) {
       EXPECT_EQ(std::isnan(output.get(i)), i == 3) << "kind " << index << " element " << i;
@@ -367,8 +503,8 @@ TEST(Activation, EmptyIsOrdinary) {
 }
 
 TEST(Activation, FusedQuantizationEqualsASeparateOne) {
-  for (const ActivationKind kind :
-       {ActivationKind::kGELU, ActivationKind::kSwiGLU, ActivationKind::kClampedSwiGLU}) {
+  for (const ActivationKind kind : {ActivationKind::kGELU, ActivationKind::kSwiGLU,
+                                    ActivationKind::kClampedSwiGLU, ActivationKind::kSiTUGLU}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       Problem problem(kind, 70, 301, dtype, dtype, true);
       te::testing::expect_fused_equals_separate(
@@ -378,10 +514,12 @@ TEST(Activation, FusedQuantizationEqualsASeparateOne) {
                                     .input = problem.input.view(),
                                     .bias = problem.bias.view(),
                                     .output = output,
-                                    .quantized = quantized},
+                                    .quantized = quantized,
+                                    .act_scales = problem.act_scales.view()},
                                    {.num_threads = 2});
           });
       Matrix grad_bias(DType::kFloat32, 1, problem.input.cols());
+      Matrix grad_scales(DType::kBFloat16, 1, 70);
       te::testing::expect_fused_equals_separate(
           dtype, 70, problem.input.cols(),
           [&](te::TensorView grad_input, const te::QuantizedOutput& quantized) {
@@ -392,51 +530,100 @@ TEST(Activation, FusedQuantizationEqualsASeparateOne) {
                                      .bias = problem.bias.view(),
                                      .grad_input = grad_input,
                                      .grad_bias = grad_bias.view(),
-                                     .quantized = quantized},
+                                     .quantized = quantized,
+                                     .act_scales = problem.act_scales.view(),
+                                     .grad_act_scales = grad_scales.view()},
                                     {.num_threads = 2});
           });
     }
   }
 }
 
-TEST(ActivationKernels, EveryInstructionSetGivesTheSameBits) {
-  const auto forward = TE_TABLES_OF(te::cpu::ActivationForwardKernels, activation_forward_kernels);
-  const auto backward =
-      TE_TABLES_OF(te::cpu::ActivationBackwardKernels, activation_backward_kernels);
-  for (int index = 0; index < kKindCount; ++index) {
-    Problem problem(kind_of(index), 3, 133, DType::kFloat32, DType::kFloat32, false);
-    Matrix output(DType::kFloat32, 3, 133), grad_input(DType::kFloat32, 3, problem.input.cols());
-    for (size_t isa = 0; isa < forward.size(); ++isa) {
-      for (const int io : {0, 3}) {  // FP32 throughout, and the kernel for mixed types
-        Matrix other(DType::kFloat32, 3, 133), other_grad(DType::kFloat32, 3, problem.input.cols());
-        const bool is_first = isa == 0 && io == 0;
-        forward[isa].table->run[index][io]({.input = problem.input.view().data,
-                                            .bias = nullptr,
-                                            .output = (is_first ? output : other).view().data,
-                                            .input_dtype = DType::kFloat32,
-                                            .output_dtype = DType::kFloat32,
-                                            .rows = 3,
-                                            .cols = 133,
-                                            .params = kParams});
-        backward[isa].table->run[index][io](
-            {.grad_output = problem.grad_output.view().data,
-             .input = problem.input.view().data,
-             .bias = nullptr,
-             .grad_input = (is_first ? grad_input : other_grad).view().data,
-             .bias_sum = nullptr,
-             .grad_output_dtype = DType::kFloat32,
-             .input_dtype = DType::kFloat32,
-             .grad_input_dtype = DType::kFloat32,
-             .rows = 3,
-             .cols = 133,
-             .params = kParams});
-        if (!is_first) {
-          EXPECT_TRUE(te::testing::same_bytes(other, output)) << forward[isa].isa << " " << index;
-          EXPECT_TRUE(te::testing::same_bytes(other_grad, grad_input))
-              << backward[isa].isa << " " << index;
-        }
-      }
+using BackwardKernel = void (*)(const te::cpu::ActivationBackwardRows&);
+
+// The kernel of each instruction set.
+std::vector<BackwardKernel> backward_kernels(int kind, int io) {
+  std::vector<BackwardKernel> kernels;
+  if (te::is_gated(kind_of(kind))) {
+    for (const auto& named :
+         TE_TABLES_OF(te::cpu::GatedActivationBackwardKernels, gated_activation_backward_kernels)) {
+      kernels.push_back(named.table->run[kind - te::cpu::kPlainActivationCount][io]);
     }
+  } else {
+    for (const auto& named :
+         TE_TABLES_OF(te::cpu::PlainActivationBackwardKernels, plain_activation_backward_kernels)) {
+      kernels.push_back(named.table->run[kind][io]);
+    }
+  }
+  return kernels;
+}
+
+constexpr int64_t kRows = 3;
+constexpr int64_t kCols = 133;
+
+// What the kernels of one instruction set make of an FP32 problem.
+struct KernelResults {
+  Matrix output{DType::kFloat32, kRows, kCols};
+  Matrix grad_input;
+  Matrix grad_scales{DType::kFloat32, 1, kRows};
+
+  KernelResults(Problem& problem, void (*forward)(const te::cpu::ActivationForwardRows&),
+                BackwardKernel backward)
+      : grad_input(DType::kFloat32, kRows, problem.input.cols()) {
+    const float* scales =
+        problem.has_scales ? static_cast<const float*>(problem.act_scales.view().data) : nullptr;
+    forward({.input = problem.input.view().data,
+             .bias = nullptr,
+             .act_scales = scales,
+             .output = output.view().data,
+             .input_dtype = DType::kFloat32,
+             .output_dtype = DType::kFloat32,
+             .rows = kRows,
+             .cols = kCols,
+             .glu_interleave_size = problem.interleave,
+             .params = kParams});
+    backward({.grad_output = problem.grad_output.view().data,
+              .input = problem.input.view().data,
+              .bias = nullptr,
+              .act_scales = scales,
+              .grad_input = grad_input.view().data,
+              .bias_sum = nullptr,
+              .grad_act_scales = problem.has_scales ? grad_scales.data<float>() : nullptr,
+              .grad_output_dtype = DType::kFloat32,
+              .input_dtype = DType::kFloat32,
+              .grad_input_dtype = DType::kFloat32,
+              .rows = kRows,
+              .cols = kCols,
+              .glu_interleave_size = problem.interleave,
+              .params = kParams});
+  }
+};
+
+void expect_equal_bits(Problem& problem, int kind) {
+  const auto forward = TE_TABLES_OF(te::cpu::ActivationForwardKernels, activation_forward_kernels);
+  std::vector<KernelResults> results;
+  for (const int io : {0, 3}) {  // FP32 throughout, and the kernel for mixed types
+    const auto backward = backward_kernels(kind, io);
+    for (size_t isa = 0; isa < forward.size(); ++isa) {
+      results.emplace_back(problem, forward[isa].table->run[kind][io], backward[isa]);
+      EXPECT_TRUE(te::testing::same_bytes(results.back().output, results[0].output))
+          << forward[isa].isa << " " << kind;
+      EXPECT_TRUE(te::testing::same_bytes(results.back().grad_input, results[0].grad_input))
+          << forward[isa].isa << " " << kind;
+      EXPECT_TRUE(te::testing::same_bytes(results.back().grad_scales, results[0].grad_scales))
+          << forward[isa].isa << " " << kind;
+    }
+  }
+}
+
+TEST(ActivationKernels, EveryInstructionSetGivesTheSameBits) {
+  for (int index = 0; index < kKindCount; ++index) {
+    Problem problem(kind_of(index), kRows, kCols, DType::kFloat32, DType::kFloat32, false);
+    expect_equal_bits(problem, index);
+    problem.has_scales = true;
+    expect_equal_bits(problem, index);
+    problem.interleave = te::is_gated(problem.kind) ? 19 : 0;
+    expect_equal_bits(problem, index);
   }
 }
 
@@ -527,7 +714,7 @@ TEST(ActivationErrors, NameTheArgument) {
   };
   using Args = te::ActivationForwardArgs;
   expect_error<te::ValueError>("activation_forward: kind", [&] {
-    forward([](Args& a) { a.kind = static_cast<ActivationKind>(12); });
+    forward([](Args& a) { a.kind = static_cast<ActivationKind>(13); });
   });
   expect_error<te::TypeError>("activation_forward: input",
                               [&] { forward([](Args& a) { a.input.dtype = DType::kInt64; }); });
@@ -558,6 +745,47 @@ TEST(ActivationErrors, NameTheArgument) {
       });
     });
   }
+  for (const char* name : {"beta1", "beta2"}) {
+    for (const float value : {0.0F, -1.0F, HUGE_VALF, std::nanf("")}) {
+      expect_error<te::ValueError>(std::string("activation_forward: ") + name, [&] {
+        forward([&](Args& a) {
+          a.kind = ActivationKind::kSiTUGLU;
+          a.output = half.view();
+          (name[4] == '1' ? a.params.beta1 : a.params.beta2) = value;
+        });
+      });
+    }
+  }
+  expect_error<te::ValueError>("activation_forward: act_scales", [&] {
+    forward([&](Args& a) { a.act_scales = bias.view(); });  // 6 scales for 4 rows
+  });
+  expect_error<te::TypeError>("activation_forward: act_scales", [&] {
+    forward([&](Args& a) {
+      a.act_scales = bias.view();
+      a.act_scales.cols = 4;
+      a.act_scales.dtype = DType::kInt64;
+    });
+  });
+  expect_error<te::ValueError>("activation_forward: glu_interleave_size", [&] {
+    forward([](Args& a) { a.glu_interleave_size = 2; });  // gelu has no halves
+  });
+  for (const int64_t size : {int64_t{2}, int64_t{-1}}) {
+    expect_error<te::ValueError>("activation_forward: glu_interleave_size", [&] {
+      forward([&](Args& a) {
+        a.kind = ActivationKind::kSwiGLU;
+        a.output = half.view();
+        a.glu_interleave_size = size;
+      });
+    });
+  }
+  expect_error<te::ValueError>("activation_backward: grad_act_scales", [&] {
+    te::ActivationBackwardArgs args;
+    args.input = input.view();
+    args.grad_output = input.view();
+    args.grad_input = output.view();
+    args.grad_act_scales = bias.view();
+    te::activation_backward(args, {});
+  });
   expect_error<te::ValueError>("activation_backward: grad_output", [&] {
     te::ActivationBackwardArgs args;
     args.input = input.view();

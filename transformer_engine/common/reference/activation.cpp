@@ -37,6 +37,15 @@ Point srelu(double x) {
   return x <= 0.0 ? Point{0.0, 0.0} : Point{x * x, 2.0 * x};
 }
 
+Point scaled_tanh(double x, double beta) {  // beta * tanh(x / beta)
+  const double cosh = std::cosh(x / beta);
+  return {beta * std::tanh(x / beta), 1.0 / (cosh * cosh)};
+}
+
+Point product(Point f, Point g) {
+  return {f.value * g.value, f.slope * g.value + f.value * g.slope};
+}
+
 Point relu(double x) { return {x <= 0.0 ? 0.0 : x, x > 0.0 ? 1.0 : 0.0}; }
 
 Point function_of(ActivationKind kind, const ActivationParams& params, double x) {
@@ -63,12 +72,17 @@ Point function_of(ActivationKind kind, const ActivationParams& params, double x)
       const Point inside = scaled_silu(x > limit ? limit : x, params.alpha);
       return {inside.value, x > limit ? 0.0 : inside.slope};
     }
+    case ActivationKind::kSiTUGLU:
+      return product(scaled_tanh(x, params.beta1), {sigmoid(x), sigmoid(x) * sigmoid(-x)});
   }
   return {0.0, 0.0};
 }
 
 // The factor that multiplies f, and its derivative.
 Point gate_of(ActivationKind kind, const ActivationParams& params, double b) {
+  if (kind == ActivationKind::kSiTUGLU) {
+    return scaled_tanh(b, params.beta2);
+  }
   if (kind != ActivationKind::kClampedSwiGLU) {
     return {b, 1.0};
   }
@@ -83,20 +97,66 @@ double biased(const TensorView& input, const TensorView& bias, int64_t row, int6
   return bias.data == nullptr ? value : value + load_float(bias, col);
 }
 
+double scale_of(const TensorView& act_scales, int64_t row) {
+  return act_scales.data == nullptr ? 1.0 : load_float(act_scales, row);
+}
+
+// Where column i of the result finds its two halves in a row of a gated input; a plain one has the
+// first alone.
+struct Halves {
+  int64_t first;
+  int64_t second;
+};
+
+template <typename Args>
+Halves halves_of(const Args& args, int64_t i) {
+  if (!is_gated(args.kind)) {
+    return {i, i};
+  }
+  const int64_t block =
+      args.glu_interleave_size > 0 ? args.glu_interleave_size : args.input.cols / 2;
+  const int64_t first = i / block * 2 * block + i % block;
+  return {first, first + block};
+}
+
+struct Terms {  // of one element of the result
+  Point f;
+  Point gate;
+};
+
+template <typename Args>
+Terms terms_at(const Args& args, int64_t row, int64_t i) {
+  const Halves at = halves_of(args, i);
+  const Point f = function_of(args.kind, args.params, biased(args.input, args.bias, row, at.first));
+  if (!is_gated(args.kind)) {
+    return {f, {1.0, 0.0}};
+  }
+  return {f, gate_of(args.kind, args.params, biased(args.input, args.bias, row, at.second))};
+}
+
 struct Gradients {  // with respect to the first and the second half
   double first;
   double second;
 };
 
 Gradients gradients_at(const ActivationBackwardArgs& args, int64_t row, int64_t i) {
+  const double grad_output = load_float(args.grad_output, row * args.grad_output.cols + i) *
+                             scale_of(args.act_scales, row);
+  const Terms terms = terms_at(args, row, i);
+  return {grad_output * terms.f.slope * terms.gate.value,
+          grad_output * terms.f.value * terms.gate.slope};
+}
+
+void write_grad_act_scales(const ActivationBackwardArgs& args) {
   const int64_t cols = args.grad_output.cols;
-  const double grad_output = load_float(args.grad_output, row * cols + i);
-  const Point f = function_of(args.kind, args.params, biased(args.input, args.bias, row, i));
-  if (!is_gated(args.kind)) {
-    return {grad_output * f.slope, 0.0};
+  for (int64_t row = 0; row < args.input.rows && args.grad_act_scales.data != nullptr; ++row) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < cols; ++i) {
+      const Terms terms = terms_at(args, row, i);
+      sum += load_float(args.grad_output, row * cols + i) * terms.f.value * terms.gate.value;
+    }
+    store_float(args.grad_act_scales, row, static_cast<float>(sum));
   }
-  const Point gate = gate_of(args.kind, args.params, biased(args.input, args.bias, row, cols + i));
-  return {grad_output * f.slope * gate.value, grad_output * f.value * gate.slope};
 }
 
 void write_grad_bias(const ActivationBackwardArgs& args) {
@@ -108,9 +168,10 @@ void write_grad_bias(const ActivationBackwardArgs& args) {
       sum.first += gradients.first;
       sum.second += gradients.second;
     }
-    store_float(args.grad_bias, i, static_cast<float>(sum.first));
+    const Halves at = halves_of(args, i);
+    store_float(args.grad_bias, at.first, static_cast<float>(sum.first));
     if (is_gated(args.kind)) {
-      store_float(args.grad_bias, cols + i, static_cast<float>(sum.second));
+      store_float(args.grad_bias, at.second, static_cast<float>(sum.second));
     }
   }
 }
@@ -122,11 +183,9 @@ void activation_forward(const ActivationForwardArgs& args, const Context& contex
   Result result(args.output, args.quantized);
   for (int64_t row = 0; row < args.output.rows; ++row) {
     for (int64_t i = 0; i < cols; ++i) {
-      double y = function_of(args.kind, args.params, biased(args.input, args.bias, row, i)).value;
-      if (is_gated(args.kind)) {
-        y *= gate_of(args.kind, args.params, biased(args.input, args.bias, row, cols + i)).value;
-      }
-      result.put(row * cols + i, y);
+      const Terms terms = terms_at(args, row, i);
+      const double y = terms.f.value * terms.gate.value;
+      result.put(row * cols + i, y * scale_of(args.act_scales, row));
     }
   }
   result.finish(context);
@@ -138,13 +197,15 @@ void activation_backward(const ActivationBackwardArgs& args, const Context& cont
   for (int64_t row = 0; row < args.input.rows; ++row) {
     for (int64_t i = 0; i < cols; ++i) {
       const Gradients gradients = gradients_at(args, row, i);
-      result.put(row * args.input.cols + i, gradients.first);
+      const Halves at = halves_of(args, i);
+      result.put(row * args.input.cols + at.first, gradients.first);
       if (is_gated(args.kind)) {
-        result.put(row * args.input.cols + cols + i, gradients.second);
+        result.put(row * args.input.cols + at.second, gradients.second);
       }
     }
   }
   write_grad_bias(args);
+  write_grad_act_scales(args);
   result.finish(context);
 }
 

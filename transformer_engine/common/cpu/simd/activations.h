@@ -27,6 +27,18 @@ TE_INLINE void sigmoid_pair(V x, V* s, V* complement) {
   *complement = select(is_negative, inverse, small);
 }
 
+// f = beta * tanh(x / beta), slope = 1 - tanh^2. Written as 4e / (1 + e)^2 with e = e^(-2|u|), the
+// slope keeps full relative precision where tanh is 1.
+template <typename V>
+TE_INLINE void derive_scaled_tanh(V x, V beta, V* f, V* slope) {
+  const V u = x / beta;
+  const V magnitude = abs(u);
+  const V e = exp_of_minus_magnitude(magnitude + magnitude);
+  const V inverse = splat<V>(1.0F) / (splat<V>(1.0F) + e);
+  *f = beta * tanh(u);
+  *slope = (splat<V>(4.0F) * e) * (inverse * inverse);
+}
+
 struct Gelu {
   static constexpr float kLinear = 0.79788456F;  // sqrt(2 / pi)
   static constexpr float kCubic = 0.03567741F;   // 0.044715 * sqrt(2 / pi)
