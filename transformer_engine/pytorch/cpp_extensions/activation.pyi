@@ -43,6 +43,13 @@ def dqgelu(grad: torch.Tensor, fwd_input: torch.Tensor, quantizer: Any = None) -
 def dreglu(grad: torch.Tensor, fwd_input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def drelu(grad: torch.Tensor, fwd_input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def dsilu(grad: torch.Tensor, fwd_input: torch.Tensor, quantizer: Any = None) -> Any: ...
+def dsituglu(
+    grad: torch.Tensor,
+    fwd_input: torch.Tensor,
+    quantizer: Any = None,
+    beta1: float = 4.0,
+    beta2: float = 25.0,
+) -> Any: ...
 def dsreglu(grad: torch.Tensor, fwd_input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def dsrelu(grad: torch.Tensor, fwd_input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def dswiglu(grad: torch.Tensor, fwd_input: torch.Tensor, quantizer: Any = None) -> Any: ...
@@ -53,7 +60,73 @@ def qgeglu(input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def qgelu(input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def reglu(input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def relu(input: torch.Tensor, quantizer: Any = None) -> Any: ...
+def scaled_clamped_dswiglu(
+    grad: torch.Tensor,
+    fwd_input: torch.Tensor,
+    act_scales: torch.Tensor,
+    quantizer: Any = None,
+    limit: float = 7.0,
+    alpha: float = 1.702,
+    glu_linear_offset: float = 1.0,
+    glu_interleave_size: int = 0,
+) -> tuple[Any, torch.Tensor]: ...
+def scaled_clamped_swiglu(
+    input: torch.Tensor,
+    act_scales: torch.Tensor,
+    quantizer: Any = None,
+    limit: float = 7.0,
+    alpha: float = 1.702,
+    glu_linear_offset: float = 1.0,
+    glu_interleave_size: int = 0,
+) -> Any: ...
+def scaled_dsituglu(
+    grad: torch.Tensor,
+    fwd_input: torch.Tensor,
+    act_scales: torch.Tensor,
+    quantizer: Any = None,
+    beta1: float = 4.0,
+    beta2: float = 25.0,
+    glu_interleave_size: int = 0,
+) -> tuple[Any, torch.Tensor]: ...
+def scaled_dsrelu(
+    grad: torch.Tensor,
+    fwd_input: torch.Tensor,
+    act_scales: torch.Tensor,
+    quantizer: Any = None,
+) -> tuple[Any, torch.Tensor]: ...
+def scaled_dswiglu(
+    grad: torch.Tensor,
+    fwd_input: torch.Tensor,
+    act_scales: torch.Tensor,
+    quantizer: Any = None,
+    glu_interleave_size: int = 0,
+) -> tuple[Any, torch.Tensor]: ...
+def scaled_situglu(
+    input: torch.Tensor,
+    act_scales: torch.Tensor,
+    quantizer: Any = None,
+    beta1: float = 4.0,
+    beta2: float = 25.0,
+    glu_interleave_size: int = 0,
+) -> Any: ...
+def scaled_srelu(
+    input: torch.Tensor,
+    act_scales: torch.Tensor,
+    quantizer: Any = None,
+) -> Any: ...
+def scaled_swiglu(
+    input: torch.Tensor,
+    act_scales: torch.Tensor,
+    quantizer: Any = None,
+    glu_interleave_size: int = 0,
+) -> Any: ...
 def silu(input: torch.Tensor, quantizer: Any = None) -> Any: ...
+def situglu(
+    input: torch.Tensor,
+    quantizer: Any = None,
+    beta1: float = 4.0,
+    beta2: float = 25.0,
+) -> Any: ...
 def sreglu(input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def srelu(input: torch.Tensor, quantizer: Any = None) -> Any: ...
 def swiglu(input: torch.Tensor, quantizer: Any = None) -> Any: ...

@@ -41,9 +41,22 @@ struct Activation {
   std::string name;  // of the function, for messages
   ActivationKind kind;
   ActivationParams params;
+  int64_t glu_interleave_size = 0;
 };
 
-py::object forward(const Activation& activation, const at::Tensor& tensor, py::object quantizer) {
+// One scale per row of `input`, of any shape with that many elements; undefined: no scales.
+void set_act_scales(const char* op, const at::Tensor& act_scales, const at::Tensor& input,
+                    TensorView* view) {
+  if (act_scales.defined()) {
+    const int64_t rows = matrix_view(input).rows;
+    TE_CHECK(act_scales.numel() == rows, op, ": act_scales has shape ", act_scales.sizes(), "; ",
+             rows, " elements are required, one per row of the input.");
+    *view = vector_view(act_scales);
+  }
+}
+
+py::object forward(const Activation& activation, const at::Tensor& tensor, py::object quantizer,
+                   const at::Tensor& act_scales = {}) {
   const char* op = activation.name.c_str();
   TE_CHECK(tensor.dim() > 0, op, ": input has shape []; at least one dimension is required.");
   const at::Tensor input = tensor.contiguous();
@@ -63,18 +76,30 @@ py::object forward(const Activation& activation, const at::Tensor& tensor, py::o
   args.kind = activation.kind;
   args.params = activation.params;
   args.input = matrix_view(input);
+  args.glu_interleave_size = activation.glu_interleave_size;
   args.output = output.view();
+  const at::Tensor scales =
+      act_scales.defined() ? contiguous_operand(op, "act_scales", act_scales, input) : at::Tensor();
+  set_act_scales(op, scales, input, &args.act_scales);
   activation_forward(args, context_for(input));
   return output.finish();
 }
 
-// grad_input, after grad_bias where that is wanted.
-py::object backward(const Activation& activation, const at::Tensor& grad, const at::Tensor& tensor,
-                    py::object quantizer, bool with_grad_bias) {
+struct BackwardInputs {
+  const at::Tensor& grad;
+  const at::Tensor& input;
+  bool with_grad_bias = false;
+  at::Tensor act_scales = {};  // undefined: no scales
+};
+
+// grad_input; (grad_bias, grad_input) where that is wanted; (grad_input, grad_act_scales) with
+// scales.
+py::object backward(const Activation& activation, const BackwardInputs& inputs,
+                    py::object quantizer) {
   const char* op = activation.name.c_str();
-  TE_CHECK(tensor.dim() > 0, op, ": input has shape []; at least one dimension is required.");
-  const at::Tensor input = tensor.contiguous();
-  const at::Tensor grad_output = contiguous_operand(op, "grad", grad, input);
+  TE_CHECK(inputs.input.dim() > 0, op, ": input has shape []; at least one dimension is required.");
+  const at::Tensor input = inputs.input.contiguous();
+  const at::Tensor grad_output = contiguous_operand(op, "grad", inputs.grad, input);
   Output output({.op = op,
                  .name = "output",
                  .given = py::none(),
@@ -87,14 +112,25 @@ py::object backward(const Activation& activation, const at::Tensor& grad, const 
   args.grad_output = matrix_view(grad_output);
   args.input = matrix_view(input);
   args.grad_input = output.view();
+  args.glu_interleave_size = activation.glu_interleave_size;
+  at::Tensor scales, grad_scales;
+  if (inputs.act_scales.defined()) {
+    scales = contiguous_operand(op, "act_scales", inputs.act_scales, input);
+    set_act_scales(op, scales, input, &args.act_scales);
+    grad_scales = at::empty(scales.sizes(), scales.options().requires_grad(false));
+    args.grad_act_scales = vector_view(grad_scales);
+  }
   at::Tensor grad_bias;
-  if (with_grad_bias) {
+  if (inputs.with_grad_bias) {
     grad_bias = at::empty({input.size(-1)}, input.options().requires_grad(false));
     args.grad_bias = vector_view(grad_bias);
   }
   activation_backward(args, context_for(input));
   py::object grad_input = output.finish();
-  return with_grad_bias ? py::object(py::make_tuple(grad_bias, grad_input)) : grad_input;
+  if (grad_scales.defined()) {
+    return py::make_tuple(grad_input, grad_scales);
+  }
+  return inputs.with_grad_bias ? py::object(py::make_tuple(grad_bias, grad_input)) : grad_input;
 }
 
 py::tuple quantize_with_bias_gradient(const at::Tensor& tensor, const py::object& quantizer) {
@@ -178,7 +214,7 @@ void bind_activation_functions(py::module_& m) {
         gradient.c_str(),
         [gradient, kind](const at::Tensor& grad, const at::Tensor& fwd_input,
                          py::object quantizer) {
-          return backward({gradient, kind, {}}, grad, fwd_input, std::move(quantizer), false);
+          return backward({gradient, kind, {}}, {grad, fwd_input}, std::move(quantizer));
         },
         py::arg("grad"), py::arg("fwd_input"), py::arg("quantizer") = py::none(),
         "Gradient of the activation's input, in the shape and type of fwd_input.");
@@ -188,7 +224,7 @@ void bind_activation_functions(py::module_& m) {
           with_bias.c_str(),
           [with_bias, kind](const at::Tensor& grad, const at::Tensor& fwd_input,
                             py::object quantizer) {
-            return backward({with_bias, kind, {}}, grad, fwd_input, std::move(quantizer), true);
+            return backward({with_bias, kind, {}}, {grad, fwd_input, true}, std::move(quantizer));
           },
           py::arg("grad"), py::arg("fwd_input"), py::arg("quantizer") = py::none(),
           "(sum of the gradient over rows, gradient of the activation's input).");
@@ -212,12 +248,95 @@ void bind_clamped_swiglu(py::module_& m) {
       [](const at::Tensor& grad, const at::Tensor& fwd_input, py::object quantizer, float limit,
          float alpha, float offset) {
         return backward({"clamped_dswiglu", ActivationKind::kClampedSwiGLU, {limit, alpha, offset}},
-                        grad, fwd_input, std::move(quantizer), false);
+                        {grad, fwd_input}, std::move(quantizer));
       },
       py::arg("grad"), py::arg("fwd_input"), py::arg("quantizer") = py::none(),
       py::arg("limit") = defaults.limit, py::arg("alpha") = defaults.alpha,
       py::arg("glu_linear_offset") = defaults.glu_linear_offset,
       "Gradient of clamped_swiglu's input.");
+}
+
+ActivationParams situglu_params(float beta1, float beta2) {
+  ActivationParams params;
+  params.beta1 = beta1;
+  params.beta2 = beta2;
+  return params;
+}
+
+void bind_situglu(py::module_& m) {
+  const ActivationParams defaults;
+  m.def(
+      "situglu",
+      [](const at::Tensor& input, py::object quantizer, float beta1, float beta2) {
+        return forward({"situglu", ActivationKind::kSiTUGLU, situglu_params(beta1, beta2)}, input,
+                       std::move(quantizer));
+      },
+      py::arg("input"), py::arg("quantizer") = py::none(), py::arg("beta1") = defaults.beta1,
+      py::arg("beta2") = defaults.beta2,
+      "beta1 * tanh(a / beta1) * sigmoid(a) * beta2 * tanh(b / beta2).");
+  m.def(
+      "dsituglu",
+      [](const at::Tensor& grad, const at::Tensor& fwd_input, py::object quantizer, float beta1,
+         float beta2) {
+        return backward({"dsituglu", ActivationKind::kSiTUGLU, situglu_params(beta1, beta2)},
+                        {grad, fwd_input}, std::move(quantizer));
+      },
+      py::arg("grad"), py::arg("fwd_input"), py::arg("quantizer") = py::none(),
+      py::arg("beta1") = defaults.beta1, py::arg("beta2") = defaults.beta2,
+      "Gradient of situglu's input.");
+}
+
+// The pair of one activation with row scales. `Make` turns the arguments after the quantizer, of
+// types Extra and described by `extra`, into an Activation of the given name.
+template <typename... Extra, typename Make, typename... Described>
+void bind_scaled_pair(py::module_& m, const char* name, const char* gradient, const Make& make,
+                      const Described&... extra) {
+  m.def(
+      name,
+      [name, make](const at::Tensor& input, const at::Tensor& act_scales, py::object quantizer,
+                   Extra... values) {
+        return forward(make(name, values...), input, std::move(quantizer), act_scales);
+      },
+      py::arg("input"), py::arg("act_scales"), py::arg("quantizer") = py::none(), extra...,
+      "The activation of input times act_scales, one per row.");
+  m.def(
+      gradient,
+      [gradient, make](const at::Tensor& grad, const at::Tensor& fwd_input,
+                       const at::Tensor& act_scales, py::object quantizer, Extra... values) {
+        return backward(make(gradient, values...), {grad, fwd_input, false, act_scales},
+                        std::move(quantizer));
+      },
+      py::arg("grad"), py::arg("fwd_input"), py::arg("act_scales"),
+      py::arg("quantizer") = py::none(), extra...,
+      "(gradient of the activation's input, gradient of act_scales).");
+}
+
+void bind_scaled_activations(py::module_& m) {
+  const ActivationParams defaults;
+  const auto interleave = py::arg("glu_interleave_size") = 0;
+  bind_scaled_pair(m, "scaled_srelu", "scaled_dsrelu",
+                   [](const char* name) { return Activation{name, ActivationKind::kSReLU, {}}; });
+  bind_scaled_pair<int64_t>(
+      m, "scaled_swiglu", "scaled_dswiglu",
+      [](const char* name, int64_t interleave_size) {
+        return Activation{name, ActivationKind::kSwiGLU, {}, interleave_size};
+      },
+      interleave);
+  bind_scaled_pair<float, float, int64_t>(
+      m, "scaled_situglu", "scaled_dsituglu",
+      [](const char* name, float beta1, float beta2, int64_t interleave_size) {
+        return Activation{name, ActivationKind::kSiTUGLU, situglu_params(beta1, beta2),
+                          interleave_size};
+      },
+      py::arg("beta1") = defaults.beta1, py::arg("beta2") = defaults.beta2, interleave);
+  bind_scaled_pair<float, float, float, int64_t>(
+      m, "scaled_clamped_swiglu", "scaled_clamped_dswiglu",
+      [](const char* name, float limit, float alpha, float offset, int64_t interleave_size) {
+        return Activation{
+            name, ActivationKind::kClampedSwiGLU, {limit, alpha, offset}, interleave_size};
+      },
+      py::arg("limit") = defaults.limit, py::arg("alpha") = defaults.alpha,
+      py::arg("glu_linear_offset") = defaults.glu_linear_offset, interleave);
 }
 
 void bind_softmax(py::module_& m) {
@@ -273,6 +392,8 @@ void bind_softmax(py::module_& m) {
 void bind_activation(py::module_& m) {
   bind_activation_functions(m);
   bind_clamped_swiglu(m);
+  bind_situglu(m);
+  bind_scaled_activations(m);
   m.def("bgrad_quantize", &quantize_with_bias_gradient, py::arg("input"),
         py::arg("quantizer") = py::none(),
         "(sum of input over rows, quantized input); the input itself without a quantizer.");
