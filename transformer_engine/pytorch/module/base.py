@@ -573,7 +573,10 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         if key in missing_keys:
-            missing_keys.remove(key)  # weights of a plain module: a fresh recipe state
+            missing_keys.remove(key)
+            if any(name.startswith(prefix) for name in state_dict):
+                self.reset_fp8_meta_tensors()  # weights of a plain module: a fresh recipe state
+                self.fp8_meta["loaded_buffers"] = None
 
 
 def _real_device() -> torch.device:

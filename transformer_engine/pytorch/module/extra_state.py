@@ -68,7 +68,8 @@ def decode(state: Any) -> DelayedScalingBuffers | None:
     if isinstance(state, torch.Tensor):
         if state.numel() == 0:
             return None
-        data = state.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        # tolist, not numpy: torch works without it.
+        data = bytes(state.detach().cpu().contiguous().view(torch.uint8).tolist())
     elif isinstance(state, io.BytesIO):
         data = state.getvalue()
     else:
