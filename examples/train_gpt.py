@@ -31,8 +31,8 @@ from char_gpt.text import load_corpus
 from char_gpt.training import RUNS, Settings
 
 # Relative. Both models compute the same formula in FP32 and differ in the order of summation, so
-# losses first differ by roundings of 6e-8. Training makes that grow: at a stable learning rate to
-# some 1e-5 after 500 steps; above (4e-3 here) to 1e-2, with or without this library.
+# losses first differ by roundings of 6e-8. A stable training keeps that small: 3e-7 in the default
+# run. Where it is not stable it grows: 1e-2 at a learning rate of 4e-3, and for torch alone as well.
 TWIN_TOLERANCE = 1e-4
 FP8_TOLERANCE = 0.02  # relative to BF16, of the held-out loss
 
@@ -79,7 +79,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=positive, default=128)
     parser.add_argument("--layers", type=positive, default=4)
     parser.add_argument("--heads", type=positive, default=4)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--learning-rate", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument(
         "--precisions",
