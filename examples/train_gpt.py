@@ -32,7 +32,7 @@ from char_gpt.training import RUNS, Settings
 
 # Relative. Both models compute the same formula in FP32 and differ in the order of summation, so
 # losses first differ by roundings of 6e-8. A stable training keeps that small: 3e-7 in the default
-# run. Where it is not stable it grows: 1e-2 at a learning rate of 4e-3, and for torch alone as well.
+# run. Where it is not stable it grows: 1e-2 at a learning rate of 4e-3, for torch alone as well.
 TWIN_TOLERANCE = 1e-4
 FP8_TOLERANCE = 0.02  # relative to BF16, of the held-out loss
 
