@@ -88,10 +88,11 @@ void LinearNode::add_input_gradients(const at::Tensor& grad_input, const Wanted&
   at::Tensor gradient = grad_input;
   if (norm.has_value()) {
     NormGradients gradients =
-        norm_backward(*norm, norm_saved, grad_input,
+        norm_backward(*norm, norm_saved.unpack(), grad_input,
                       {.input = wanted.input,
                        .gamma = task_should_compute_output(1),
-                       .beta = norm_saved.has_beta && task_should_compute_output(2)});
+                       .beta = norm_saved.has_beta && task_should_compute_output(2)},
+                      norm_saved.beta_dtype);
     gradient = gradients.input;
     (*result)[1] = gradients.gamma;
     if (norm_saved.has_beta) {

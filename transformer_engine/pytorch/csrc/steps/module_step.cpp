@@ -14,87 +14,125 @@ namespace py = pybind11;
 
 namespace transformer_engine::pytorch {
 
+bool ForwardRecord::is_like(const ForwardRecord& next) const {
+  return is_inside_node == next.is_inside_node && thread == next.thread && has_hook_of(next) &&
+         (is_inside_node ? node == next.node : hook != nullptr) && state == next.state;
+}
+
 void RecomputeLog::push(ForwardRecord record) {
+  if (!records_.empty() && records_.back().is_like(record)) {
+    ++records_.back().count;
+    return;
+  }
   records_.push_back(std::move(record));
   if (records_.size() > kCapacity) {
+    last_dropped_ = std::move(records_.front());
     records_.pop_front();
-    ++dropped_;
   }
 }
 
-RecomputeLog::Run& RecomputeLog::find_run(const RunningNode& node, const void* hook, bool* is_new) {
-  if (!runs_.empty() && runs_.front().node.graph_task != node.graph_task) {
-    runs_.clear();
+namespace {
+
+// States that one module takes in turn within one checkpointed region.
+constexpr size_t kStatesInRegion = 16;
+
+// Adds a record, or counts it where the state is that of the last; false when that is enough.
+bool append(const ForwardRecord& record, std::deque<ForwardRecord>* records) {
+  if (!records->empty() && records->back().state == record.state) {
+    records->back().count += record.count;
+    return true;
   }
-  for (Run& run : runs_) {
-    if (run.node == node && run.hook == hook) {
-      *is_new = false;
-      return run;
-    }
-  }
-  *is_new = true;
-  return runs_.emplace_back(Run{.node = node, .hook = hook});
+  records->push_back(record);
+  return records->size() < kStatesInRegion;
 }
 
-// A reentrant checkpoint: its node took its sequence number before the forwards inside it ran, and
-// every forward of the repetition stands for the next one after it.
-const ForwardRecord* RecomputeLog::next_of_node(const RunningNode& node) {
-  bool is_new = false;
-  Run& run = find_run(node, nullptr, &is_new);
-  for (size_t i = is_new || run.next < dropped_ ? 0 : run.next - dropped_; i < records_.size();
-       ++i) {
-    const ForwardRecord& record = records_[i];
-    if (record.hook == nullptr && record.thread == node.thread && record.sequence > node.sequence) {
-      run.next = dropped_ + i + 1;
-      return &record;
-    }
-  }
-  return nullptr;
-}
+}  // namespace
 
-// A checkpoint by saved-tensor hooks: the running node is one of those that the region's forwards
-// made. The region is that of the last record at or before it.
-const ForwardRecord* RecomputeLog::next_under_hook(const RunningNode& node, const void* hook) {
-  bool is_new = false;
-  Run& run = find_run(node, hook, &is_new);
-  const auto is_candidate = [&](const ForwardRecord& record) {
-    return record.hook != nullptr && record.thread == node.thread;
-  };
-  if (is_new) {
-    const ForwardRecord* found = nullptr;
-    for (size_t i = 0; i < records_.size(); ++i) {
-      if (is_candidate(records_[i]) && records_[i].sequence <= node.sequence) {
-        // The first record of a region; that of the last region wins.
-        if (found == nullptr || found->hook->get() != records_[i].hook->get()) {
-          run.next = dropped_ + i;
-        }
-        found = &records_[i];
-      }
-    }
-    if (found == nullptr) {
-      const auto any = std::find_if(records_.begin(), records_.end(), is_candidate);
-      run.next = dropped_ + static_cast<size_t>(any - records_.begin());
-    }
-  }
-  if (run.next < dropped_ || run.next >= dropped_ + records_.size()) {
-    return nullptr;
-  }
-  const ForwardRecord& record = records_[run.next - dropped_];
-  // The next one of the same region, or this one again when the region has no more.
-  for (size_t i = run.next + 1 - dropped_; i < records_.size(); ++i) {
-    if (is_candidate(records_[i]) && records_[i].hook->get() == record.hook->get()) {
-      run.next = dropped_ + i;
+// A checkpoint that runs without recording inside its own node: every forward of the repetition
+// stands for the next one that ran in or after that node. (Not all of them lie inside it, but it
+// repeats no more than those that do.)
+std::deque<ForwardRecord> RecomputeLog::records_after_node(const RunningNode& node) const {
+  std::deque<ForwardRecord> found;
+  for (const ForwardRecord& record : records_) {
+    if (record.is_inside_node && record.thread == node.thread && record.node >= node.sequence &&
+        (found.empty() || record.has_hook_of(found.front())) && !append(record, &found)) {
       break;
     }
   }
-  return &record;
+  const bool is_forgotten = last_dropped_.has_value() && last_dropped_->is_inside_node &&
+                            last_dropped_->thread == node.thread &&
+                            last_dropped_->node >= node.sequence;
+  TE_CHECK_AS(RuntimeError, !is_forgotten || !last_dropped_->state.has_scales(),
+              "recompute: the delayed-scaling scales of the forward to repeat are forgotten; only "
+              "those of the last ",
+              kCapacity, " recomputable forwards are kept. Run backward sooner after its forward.");
+  return found;
+}
+
+// A checkpoint by saved-tensor hooks: the running node is one of those that the region's forwards
+// made, so the region is that of the last record at or before it.
+std::deque<ForwardRecord> RecomputeLog::records_under_hook(const RunningNode& node) const {
+  const ForwardRecord* last = nullptr;
+  for (const ForwardRecord& record : records_) {
+    if (record.hook != nullptr && record.thread == node.thread &&
+        (record.node <= node.sequence || last == nullptr)) {
+      last = &record;
+    }
+  }
+  std::deque<ForwardRecord> found;
+  if (last == nullptr) {
+    return found;
+  }
+  const bool is_forgotten = last_dropped_.has_value() && last->node > node.sequence;
+  TE_CHECK_AS(RuntimeError, !is_forgotten || !last_dropped_->state.has_scales(),
+              "recompute: the delayed-scaling scales of the forward to repeat are forgotten; only "
+              "those of the last ",
+              kCapacity, " recomputable forwards are kept. Run backward sooner after its forward.");
+  for (const ForwardRecord& record : records_) {
+    if (record.hook != nullptr && record.has_hook_of(*last) && !append(record, &found)) {
+      break;
+    }
+  }
+  return found;
+}
+
+// With a hook in force, the hook recomputes, unless the node is a checkpoint that was under none
+// itself: then the hook is that of another checkpoint inside it.
+bool RecomputeLog::is_repeated_by_node(const RunningNode& node, const void* hook) const {
+  return hook == nullptr || std::any_of(records_.begin(), records_.end(), [&](const auto& record) {
+           return record.is_inside_node && record.hook == nullptr && record.thread == node.thread &&
+                  record.node == node.sequence;
+         });
 }
 
 const ForwardRecord* RecomputeLog::next_repeated() {
+  if (records_.empty()) {
+    return nullptr;
+  }
   const RunningNode node = running_node();
-  const void* const hook = saved_tensor_hook();
-  const ForwardRecord* const repeated = hook != nullptr ? next_under_hook(node, hook) : nullptr;
-  return repeated != nullptr ? repeated : next_of_node(node);
+  const void* hook = saved_tensor_hook();
+  if (is_repeated_by_node(node, hook)) {
+    hook = nullptr;
+  }
+  if (!runs_.empty() && runs_.front().node.graph_task != node.graph_task) {
+    runs_.clear();
+  }
+  auto run = std::find_if(runs_.begin(), runs_.end(), [&](const Run& known) {
+    return known.node == node && known.hook == hook;
+  });
+  if (run == runs_.end()) {
+    auto records = hook == nullptr ? records_after_node(node) : records_under_hook(node);
+    run = runs_.insert(run, {.node = node, .hook = hook, .records = std::move(records)});
+  }
+  if (run->records.empty()) {
+    return nullptr;
+  }
+  if (run->done >= run->records.front().count && run->records.size() > 1) {
+    run->records.pop_front();
+    run->done = 0;
+  }
+  ++run->done;
+  return &run->records.front();
 }
 
 PyObject* ModuleStep::call(PyObject* module, PyObject* args, PyObject* kwargs) {
@@ -155,11 +193,12 @@ void ModuleStep::end_forward(CallState& state, bool has_node) {
   const bool may_be_repeated = repeatability != Repeatability::kNone;
   if (may_be_repeated) {
     // Repetitions too: a checkpoint inside a checkpoint repeats them once more.
-    recompute_log_.push(
-        {.sequence = at::sequence_number::peek() - (has_node ? 1 : 0),
-         .thread = at::RecordFunction::currentThreadId(),
-         .hook = repeatability == Repeatability::kByHooks ? saved_tensor_hook_ref() : nullptr,
-         .state = state});
+    const bool is_inside_node = repeatability == Repeatability::kByNode;
+    recompute_log_.push({.node = at::sequence_number::peek() - (is_inside_node || has_node ? 1 : 0),
+                         .thread = at::RecordFunction::currentThreadId(),
+                         .is_inside_node = is_inside_node,
+                         .hook = saved_tensor_hook_ref(),
+                         .state = state});
   }
   if (state.is_replay) {
     return;

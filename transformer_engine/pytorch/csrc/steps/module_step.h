@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,16 +40,30 @@ struct CallState {
   bool owns_backward_update = false;
   std::shared_ptr<const QuantizerSet> quantizers;  // null when neither quantized nor calibrating
   uint64_t scale_version = 0;
+
+  bool has_scales() const { return quantizers != nullptr && quantizers->forward_state != nullptr; }
+  bool operator==(const CallState&) const = default;
 };
 
-// A forward that may be repeated, as the repetition needs it.
+// Consecutive forwards that may be repeated and are alike: of one checkpointed region, in one
+// state.
 struct ForwardRecord {
-  uint64_t sequence = 0;  // autograd sequence number (of `thread`) when the forward ran
+  // Number (of `thread`) of the autograd node that repeats them: the checkpoint's own when they ran
+  // without recording inside it, else their own (of the first of them).
+  uint64_t node = 0;
   uint64_t thread = 0;
-  // Null: ran without recording inside a checkpoint's own node. Else a weak reference to the
-  // saved-tensor hook it ran under; one checkpointed region has one hook.
+  bool is_inside_node = false;
+  // A weak reference to the innermost saved-tensor hook in force, or null. A region that is
+  // recomputed by hooks has one hook.
   std::shared_ptr<const PythonRef> hook;
   CallState state;
+  size_t count = 1;
+
+  bool is_like(const ForwardRecord& next) const;
+  bool has_hook_of(const ForwardRecord& other) const {
+    return (hook != nullptr ? hook->get() : nullptr) ==
+           (other.hook != nullptr ? other.hook->get() : nullptr);
+  }
 };
 
 // The last forwards of one module that may be recomputed.
@@ -56,24 +71,25 @@ class RecomputeLog {
  public:
   void push(ForwardRecord record);
   // The forward that the one now running inside a backward repeats; null when it repeats none. To
-  // be called once for each forward.
+  // be called once for each forward. RuntimeError when its scales are needed and forgotten.
   const ForwardRecord* next_repeated();
 
  private:
-  // Where one run of a recomputation stands among the records.
+  // One recomputation: the records it repeats, in order, and how far it is.
   struct Run {
     RunningNode node;
-    const void* hook = nullptr;
-    size_t next = 0;  // absolute: index in records_ plus dropped_
+    const void* hook = nullptr;  // null when the node repeats
+    std::deque<ForwardRecord> records;
+    size_t done = 0;  // forwards of records.front() repeated so far
   };
-  const ForwardRecord* next_of_node(const RunningNode& node);
-  const ForwardRecord* next_under_hook(const RunningNode& node, const void* hook);
-  Run& find_run(const RunningNode& node, const void* hook, bool* is_new);
+  bool is_repeated_by_node(const RunningNode& node, const void* hook) const;
+  std::deque<ForwardRecord> records_after_node(const RunningNode& node) const;
+  std::deque<ForwardRecord> records_under_hook(const RunningNode& node) const;
 
   static constexpr size_t kCapacity = 512;  // pipeline stages keep fewer micro-batches in flight
   std::deque<ForwardRecord> records_;
-  size_t dropped_ = 0;     // records that fell out at the front
-  std::vector<Run> runs_;  // of the graph task in execution
+  std::optional<ForwardRecord> last_dropped_;  // the newest that fell out at the front
+  std::vector<Run> runs_;                      // of the graph task in execution
 };
 
 class ModuleStep : public Step {

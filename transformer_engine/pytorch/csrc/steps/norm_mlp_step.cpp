@@ -115,12 +115,13 @@ struct NormMLPNode : public torch::autograd::Node {
     Operand fc1_input, fc2_input;
     at::Tensor fc1_output;
   };
-  Activated restore(const Operand& fc1_weight);
+  Activated restore(const Operand& fc1_weight, const SavedNorm::Tensors& norm);
   Operand activation_backward_part(const at::Tensor& grad_activated, const at::Tensor& input,
                                    bool needs_operand, at::Tensor* grad_bias) const;
   void add_weight_gradient(LinearPart& linear, WgradTask task, size_t edge,
                            variable_list* result) const;
-  void add_norm_gradients(const at::Tensor& grad_normalized, variable_list* result) const;
+  void add_norm_gradients(const SavedNorm::Tensors& norm, const at::Tensor& grad_normalized,
+                          variable_list* result) const;
 };
 
 void NormMLPNode::release_variables() {
@@ -133,7 +134,8 @@ void NormMLPNode::release_variables() {
   }
 }
 
-NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight) {
+NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight,
+                                            const SavedNorm::Tensors& norm) {
   if (!spec.recomputes) {
     Activated kept{fc1_saved.input.unpack(this), fc2_saved.input.unpack(this),
                    unpack_saved(fc1_output)};
@@ -145,10 +147,9 @@ NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight) {
   CallState repeated = state;
   repeated.is_replay = true;
   const ReplayScales replay(repeated);
-  const NormParameters parameters{unpack_saved(norm_saved.gamma), unpack_saved(beta)};
-  Hidden hidden =
-      compute_hidden(spec, repeated, unpack_saved(norm_saved.input), parameters, fc1_weight,
-                     as_dtype(unpack_saved(fc1_bias_saved), dtype), {.dtype = dtype});
+  const NormParameters parameters{norm.gamma, unpack_saved(beta)};
+  Hidden hidden = compute_hidden(spec, repeated, norm.input, parameters, fc1_weight,
+                                 as_dtype(unpack_saved(fc1_bias_saved), dtype), {.dtype = dtype});
   return {hidden.fc1_input, hidden.fc2_input, hidden.fc1_output};
 }
 
@@ -199,11 +200,13 @@ void NormMLPNode::add_weight_gradient(LinearPart& linear, WgradTask task, size_t
   (*result)[edge] = run_wgrad(task, linear.spec().fuse_wgrad_accumulation)[0];
 }
 
-void NormMLPNode::add_norm_gradients(const at::Tensor& grad_normalized,
+void NormMLPNode::add_norm_gradients(const SavedNorm::Tensors& norm,
+                                     const at::Tensor& grad_normalized,
                                      variable_list* result) const {
-  NormGradients gradients = norm_backward(
-      spec.norm, norm_saved, grad_normalized,
-      {.input = wants(0), .gamma = wants(1), .beta = norm_saved.has_beta && wants(2)});
+  NormGradients gradients =
+      norm_backward(spec.norm, norm, grad_normalized,
+                    {.input = wants(0), .gamma = wants(1), .beta = norm_saved.has_beta && wants(2)},
+                    norm_saved.beta_dtype);
   if (gradients.input.defined()) {
     (*result)[0] = as_dtype(gradients.input.view(sizes), input_dtype);
   }
@@ -244,7 +247,9 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
     }
     const Operand fc1_weight =
         wants_norm || spec.recomputes ? fc1_saved.unpack_weight(this) : Operand{};
-    const Activated activated = restore(fc1_weight);
+    const SavedNorm::Tensors norm =
+        wants_norm || spec.recomputes ? norm_saved.unpack() : SavedNorm::Tensors{};
+    const Activated activated = restore(fc1_weight, norm);
     if (wants_fc2_weight) {
       add_weight_gradient(*fc2, {grad_output, activated.fc2_input, fc2_saved.targets, fc2_first},
                           fc2_weight_edge(), &result);
@@ -261,7 +266,8 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
         result[fc1_bias_edge()] = grad_fc1_bias;
       }
       if (wants_norm) {
-        add_norm_gradients(dgrad(grad_fc1, fc1_weight, dtype,
+        add_norm_gradients(norm,
+                           dgrad(grad_fc1, fc1_weight, dtype,
                                  grad_layernorm.defined() ? grad_layernorm.clone() : at::Tensor()),
                            &result);
       }

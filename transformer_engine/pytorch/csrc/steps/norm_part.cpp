@@ -108,13 +108,19 @@ void SavedNorm::reset() {
   }
 }
 
-NormGradients norm_backward(const NormSpec& spec, const SavedNorm& saved,
-                            const at::Tensor& grad_output, const NormWanted& wanted) {
+SavedNorm::Tensors SavedNorm::unpack() const {
+  return {.input = unpack_saved(input),
+          .gamma = unpack_saved(gamma),
+          .mean = unpack_saved(mean),
+          .rstd = unpack_saved(rstd)};
+}
+
+NormGradients norm_backward(const NormSpec& spec, const SavedNorm::Tensors& saved,
+                            const at::Tensor& grad_output, const NormWanted& wanted,
+                            at::ScalarType beta_dtype) {
   NormGradients gradients;
-  const at::Tensor input = unpack_saved(saved.input);
-  const at::Tensor gamma = unpack_saved(saved.gamma).contiguous();
-  const at::Tensor mean = unpack_saved(saved.mean);
-  const at::Tensor rstd = unpack_saved(saved.rstd);
+  const auto& [input, saved_gamma, mean, rstd] = saved;
+  const at::Tensor gamma = saved_gamma.contiguous();
   NormBackwardArgs args;
   args.kind = spec.kind;
   args.grad_output = norm_view(spec, grad_output);
@@ -131,8 +137,8 @@ NormGradients norm_backward(const NormSpec& spec, const SavedNorm& saved,
     gradients.gamma = at::empty_like(gamma);
     args.grad_gamma = vector_view(gradients.gamma);
   }
-  if (wanted.beta && saved.has_beta) {
-    gradients.beta = at::empty_like(gamma, gamma.options().dtype(saved.beta_dtype));
+  if (wanted.beta) {
+    gradients.beta = at::empty_like(gamma, gamma.options().dtype(beta_dtype));
     args.grad_beta = vector_view(gradients.beta);
   }
   transformer_engine::norm_backward(args, context_for(input));

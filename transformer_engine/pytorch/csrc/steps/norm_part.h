@@ -62,6 +62,11 @@ struct SavedNorm {
 
   void save(const at::Tensor& norm_input, const NormParameters& parameters,
             const NormResult& result);
+  // To be called once in a backward: a checkpoint's hooks give each tensor out once.
+  struct Tensors {
+    at::Tensor input, gamma, mean, rstd;
+  };
+  Tensors unpack() const;
   void reset();
 };
 
@@ -71,8 +76,9 @@ struct NormGradients {
 struct NormWanted {
   bool input = false, gamma = false, beta = false;
 };
-// grad_output: [rows, hidden] contiguous.
-NormGradients norm_backward(const NormSpec& spec, const SavedNorm& saved,
-                            const at::Tensor& grad_output, const NormWanted& wanted);
+// grad_output: [rows, hidden] contiguous. grad_beta is of beta_dtype.
+NormGradients norm_backward(const NormSpec& spec, const SavedNorm::Tensors& saved,
+                            const at::Tensor& grad_output, const NormWanted& wanted,
+                            at::ScalarType beta_dtype);
 
 }  // namespace transformer_engine::pytorch

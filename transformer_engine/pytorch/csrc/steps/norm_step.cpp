@@ -47,10 +47,11 @@ variable_list NormNode::apply(variable_list&& grads) {
     const PlainOperators plain;
     const at::Tensor grad = as_dtype(as_plain(grads[0]), dtype).view(matrix_sizes);
     const bool has_beta = saved.has_beta;
-    NormGradients gradients = norm_backward(spec, saved, grad,
+    NormGradients gradients = norm_backward(spec, saved.unpack(), grad,
                                             {.input = task_should_compute_output(0),
                                              .gamma = task_should_compute_output(1),
-                                             .beta = has_beta && task_should_compute_output(2)});
+                                             .beta = has_beta && task_should_compute_output(2)},
+                                            saved.beta_dtype);
     if (gradients.input.defined()) {
       result[0] = as_dtype(gradients.input.view(input_sizes), input_dtype);
     }
