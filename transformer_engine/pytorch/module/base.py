@@ -500,7 +500,11 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
     # ---- checkpoint state --------------------------------------------------------------------
 
     def get_extra_state(self) -> torch.Tensor:
-        """The recipe state as a uint8 CPU tensor; see module/extra_state.py."""
+        """The delayed-scaling state as a uint8 CPU tensor, or an empty one without such a state.
+
+        Its size is that of the recipe and the module, from the first region on; see
+        module/extra_state.py.
+        """
         states = self._delayed_states()
         if states is None:
             return extra_state.encode(self.fp8_meta.get("loaded_buffers"))
@@ -512,33 +516,42 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         )
 
     def set_extra_state(self, state: Any) -> None:
-        """Restore a recipe state; None or empty means a fresh one.
+        """Restore a recipe state; None, or one without delayed scaling, means a fresh one.
 
         Delayed-scaling buffers wait for the first forward under that recipe; under another recipe
         they are not used.
 
+        Parameters
+        ----------
+        state : torch.Tensor, io.BytesIO or None
+            uint8, from `get_extra_state`; or a pickled state of an older release, whose recipe is
+            not used and of which nothing is executed.
+
         Raises
         ------
-        RuntimeError
-            For a state that cannot be read.
+        ValueError
+            For a state that cannot be read or belongs to another module; nothing is changed.
+        TypeError
+            For another kind of object. Both are RuntimeErrors too.
         """
-        buffers = extra_state.decode(state)
+        owner = f"{type(self).__name__}.set_extra_state"
+        buffers = extra_state.decode(state, owner)
         if buffers is None:
+            self._forget_recipe_state()
             return
-        shapes = {
-            "scaling_fwd": (buffers.scale_fwd, buffers.amax_history_fwd),
-            "scaling_bwd": (buffers.scale_bwd, buffers.amax_history_bwd),
-        }
-        for mode, key in zip(SLOTS_PER_GEMM, STATE_KEYS, strict=True):
+        for mode, scale in (("forward", buffers.scale_fwd), ("backward", buffers.scale_bwd)):
             expected = self.num_gemms * SLOTS_PER_GEMM[mode]
-            found = shapes[key][0].numel()
-            if found != expected:
-                raise RuntimeError(
-                    f"{type(self).__name__}.set_extra_state: {mode} state has {found} slots; "
-                    f"{expected} are required. The checkpoint belongs to another module."
+            if scale.numel() != expected:
+                raise extra_state.ExtraStateError(
+                    f"{owner}: {mode} state has {scale.numel()} slots; {expected} are required. "
+                    "Load the checkpoint of a module of this kind."
                 )
         self.fp8_meta["loaded_buffers"] = buffers
         self._use_loaded_buffers()
+
+    def _forget_recipe_state(self) -> None:
+        self.reset_fp8_meta_tensors()
+        self.fp8_meta["loaded_buffers"] = None
 
     def _use_loaded_buffers(self) -> None:
         """Copy loaded buffers into the states in force, if those are delayed scaling."""
@@ -567,16 +580,18 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         error_msgs: list[str],
     ) -> None:
         key = prefix + "_extra_state"
-        if self.primary_weights_in_fp8 and key in state_dict:
-            self.set_extra_state(state_dict[key])  # casts below need the scale
+        if key in state_dict and self.num_gemms > 0:
+            # First: casts below need the scale, and a state that is refused changes no parameter.
+            self.set_extra_state(state_dict[key])
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         if key in missing_keys:
             missing_keys.remove(key)
             if any(name.startswith(prefix) for name in state_dict):
-                self.reset_fp8_meta_tensors()  # weights of a plain module: a fresh recipe state
-                self.fp8_meta["loaded_buffers"] = None
+                self._forget_recipe_state()  # weights of a plain module
+        if key in unexpected_keys:  # of a norm, from another release: nothing to restore
+            unexpected_keys.remove(key)
 
 
 def _real_device() -> torch.device:
