@@ -36,9 +36,8 @@ py::tuple quantize(Quantizer& quantizer, const at::Tensor& tensor) {
   Quantizer::Destination destination{
       .data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
   if (quantizer.columnwise_usage) {
-    const int64_t cols = input.dim() == 0 ? 1 : input.size(-1);
-    const int64_t rows = cols == 0 ? 0 : input.numel() / cols;
-    destination.transpose = at::empty({cols, rows}, operand.data.options());
+    const TensorView matrix = matrix_view(input);
+    destination.transpose = at::empty({matrix.cols, matrix.rows}, operand.data.options());
   }
   if (!quantizer.rowwise_usage) {
     destination.data = at::Tensor();

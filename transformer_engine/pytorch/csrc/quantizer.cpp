@@ -80,9 +80,8 @@ void Float8Quantizer::calibrate(const at::Tensor& input) {
 }
 
 bool Float8Quantizer::fused_output(const Destination& destination, QuantizedOutput* output) {
-  const int64_t cols = destination.data.size(-1);
-  *output =
-      output_views(destination, fp8_dtype, cols == 0 ? 0 : destination.data.numel() / cols, cols);
+  const TensorView data = matrix_view(destination.data, fp8_dtype);
+  *output = output_views(destination, fp8_dtype, data.rows, data.cols);
   const bool is_replay = replay_scale_.defined();
   output->scale = data_or_null(is_replay ? replay_scale_ : scale);
   output->amax = is_replay ? nullptr : data_or_null(amax);

@@ -19,7 +19,9 @@ float* data_of(const at::Tensor& tensor) { return static_cast<float*>(tensor.dat
 // [numel / hidden, hidden] of a contiguous tensor, however many dimensions are normalized together.
 TensorView norm_view(const NormSpec& spec, const at::Tensor& tensor) {
   TensorView view = matrix_view(tensor);
-  view.rows = spec.hidden == 0 ? 0 : tensor.numel() / spec.hidden;
+  if (spec.hidden != 0) {  // else: as matrix_view counts them
+    view.rows = tensor.numel() / spec.hidden;
+  }
   view.cols = spec.hidden;
   return view;
 }
