@@ -15,6 +15,7 @@ CHECKED = (
     "tests/pytorch/helpers/",
     "transformer_engine/__init__.py",
     "transformer_engine/common/",
+    "transformer_engine/pytorch/arguments.py",
     "transformer_engine/pytorch/module/",
     "transformer_engine/pytorch/quantization.py",
     "transformer_engine/pytorch/tensor/",

@@ -36,7 +36,7 @@ PYTORCH_LAYERS: dict[str, int] = {
     name: layer
     for layer, names in enumerate(
         (
-            ("constants", "torch_version", "cpp_extensions", "utils", "nvtx", "jit"),
+            ("arguments", "constants", "torch_version", "cpp_extensions", "utils", "nvtx", "jit"),
             ("quantized_tensor", "tensor"),
             (
                 *("quantization", "recipe_state", "distributed", "cpu_offload", "cpu_offload_v1"),

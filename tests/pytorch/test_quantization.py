@@ -582,7 +582,7 @@ def test_python_quantizers_share_the_modules_state():
 
 
 def test_the_facade_reads_the_region():
-    recipe, group = DelayedScaling(), object()
+    recipe, group = DelayedScaling(), torch.distributed.ProcessGroup(0, 1)
     assert not manager.is_fp8_enabled()
     assert not manager.is_fp8_calibration()
     assert not manager.fp8_graph_capturing()
@@ -668,7 +668,7 @@ def test_reset_forgets_regions():
 
 
 def test_the_deprecated_names_work_and_warn():
-    recipe, group = DelayedScaling(), object()
+    recipe, group = DelayedScaling(), torch.distributed.ProcessGroup(0, 1)
     with pytest.warns(DeprecationWarning, match="fp8_autocast is deprecated; use autocast"):
         region = te.fp8_autocast(enabled=True, fp8_recipe=recipe, fp8_group=group)
     with region:

@@ -21,6 +21,7 @@ import torch
 from transformer_engine.common.environment import read_switch
 from transformer_engine.common.recipe import DelayedScaling, Format, MXFP8BlockScaling, Recipe
 
+from .arguments import check_flag, check_group, received
 from .constants import DType, TE_DType_To_Torch
 from .cpp_extensions import cast
 from .cpp_extensions import state as tex
@@ -97,6 +98,15 @@ def get_default_recipe() -> Recipe:
     return MXFP8BlockScaling() if is_mxfp8_available() else DelayedScaling()
 
 
+def _check_recipe(who: str, name: str, recipe: Any) -> None:
+    if not isinstance(recipe, Recipe):
+        kind = "the class " + recipe.__name__ if isinstance(recipe, type) else received(recipe)
+        raise TypeError(
+            f"{who}: {name} is {kind}; it must be an instance of a recipe class. Pass for example "
+            "transformer_engine.common.recipe.DelayedScaling()."
+        )
+
+
 def check_recipe_support(recipe: Recipe | None) -> None:
     """Raise if a recipe cannot run here; None is always fine.
 
@@ -104,9 +114,12 @@ def check_recipe_support(recipe: Recipe | None) -> None:
     ------
     NotImplementedError
         (a RuntimeError) for a recipe this version does not implement.
+    TypeError
+        For what is no recipe.
     """
     if recipe is None:
         return
+    _check_recipe("check_recipe_support", "recipe", recipe)
     reason = unsupported_reason(recipe)
     if reason:
         raise NotImplementedError(f"check_recipe_support: recipe {reason}")
@@ -114,16 +127,19 @@ def check_recipe_support(recipe: Recipe | None) -> None:
 
 def get_fp8_te_dtype(fp8_recipe: Recipe, fprop_tensor: bool = True) -> DType:
     """The DType a recipe casts to: E5M2 only for gradients under `Format.HYBRID`."""
+    _check_recipe("get_fp8_te_dtype", "fp8_recipe", fp8_recipe)
     return fp8_dtype_of(fp8_recipe, fprop_tensor)
 
 
 def get_fp8_torch_dtype(fp8_recipe: Recipe, fprop_tensor: bool = True) -> torch.dtype:
     """`get_fp8_te_dtype` as a torch dtype."""
+    _check_recipe("get_fp8_torch_dtype", "fp8_recipe", fp8_recipe)
     return TE_DType_To_Torch[fp8_dtype_of(fp8_recipe, fprop_tensor)]
 
 
 def get_fp8_max(fp8_recipe: Recipe, fprop_tensor: bool = True) -> float:
     """Largest magnitude a recipe's format holds: 448 or 57344."""
+    _check_recipe("get_fp8_max", "fp8_recipe", fp8_recipe)
     return fp8_max_of(fp8_recipe, fprop_tensor)
 
 
@@ -146,6 +162,7 @@ def get_fp4_te_dtype(fp4_recipe: Recipe) -> DType:
 def get_align_size_for_quantization(recipe: Recipe) -> int:
     """Multiple that grouped rows are padded to: 32 for MXFP8, 128 for NVFP4, a custom recipe's
     own number, else 16."""
+    _check_recipe("get_align_size_for_quantization", "recipe", recipe)
     if recipe.custom():
         return int(recipe.quantization_alignment)  # type: ignore[attr-defined]
     if recipe.mxfp8():
@@ -173,6 +190,8 @@ class autocast:  # public name
     RuntimeError
         When one instance is entered while it is active, or the recipe cannot run here (then a
         NotImplementedError); the region in force stays as it was.
+    TypeError
+        An argument of another type.
     """
 
     __slots__ = ("_active", "_calibrating", "_enabled", "_graph", "_group", "_recipe")
@@ -185,6 +204,18 @@ class autocast:  # public name
         amax_reduction_group: Any = None,
         _graph: bool = False,
     ) -> None:
+        # One test for all that is usual: regions are opened in every step.
+        if (
+            type(enabled) is not bool
+            or type(calibrating) is not bool
+            or not (recipe is None or isinstance(recipe, Recipe))
+            or amax_reduction_group is not None
+        ):
+            enabled = check_flag("autocast", "enabled", enabled)
+            calibrating = check_flag("autocast", "calibrating", calibrating)
+            if recipe is not None:
+                _check_recipe("autocast", "recipe", recipe)
+            check_group("autocast", "amax_reduction_group", amax_reduction_group)
         self._enabled = enabled
         self._calibrating = calibrating
         self._recipe = recipe
@@ -267,12 +298,23 @@ def quantized_model_init(
     preserve_high_precision_init_val : bool, default False
         Keep the initial weights in high precision on the CPU, for
         ``weight.get_high_precision_init_val()`` until ``clear_high_precision_init_val()``.
+
+    Raises
+    ------
+    TypeError
+        An argument of another type; the settings in force stay.
     """
+    who = "quantized_model_init"
+    enabled = check_flag(who, "enabled", enabled)
+    if recipe is not None:
+        _check_recipe(who, "recipe", recipe)
+    preserve = "preserve_high_precision_init_val"
+    check_flag(who, preserve, preserve_high_precision_init_val)
     state = FP8GlobalStateManager.quantization_state
     saved = (state.fp8_parameters, state.parameters_recipe, state.high_precision_init_val)
     state.fp8_parameters = enabled
     state.parameters_recipe = (recipe or get_default_recipe()) if enabled else recipe
-    state.high_precision_init_val = preserve_high_precision_init_val
+    state.high_precision_init_val = bool(preserve_high_precision_init_val)
     try:
         yield
     finally:
