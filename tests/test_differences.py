@@ -671,6 +671,16 @@ refuses(
     lambda: call_attention(score_mod_tensors={"x": torch.ones(1)}),
 )
 refuses(
+    "quantized-transforms",
+    lambda: run(te.Linear(32, 32), Float8CurrentScaling(), torch.randn(4, 32, device="meta")),
+    lambda: run(torch.func.vmap(te.LayerNormMLP(32, 32)), DELAYED, torch.randn(2, 4, 32)),
+)
+refuses(
+    "transformed-gradients",
+    lambda: torch.func.vmap(te.Linear(32, 32, fuse_wgrad_accumulation=True))(torch.randn(4, 32)),
+    lambda: torch.func.vmap(te.Linear(32, 32, delay_wgrad_compute=True))(torch.randn(4, 32)),
+)
+refuses(
     "cuda",
     lambda: current_quantizer()(torch.empty(4, 32, device="meta")),
 )

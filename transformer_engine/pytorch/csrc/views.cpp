@@ -73,6 +73,8 @@ TensorView matrix_view(const at::Tensor& tensor, DType dtype) {
   }
   TE_CHECK(tensor.is_contiguous(), "tensor of shape ", tensor.sizes(), " has strides ",
            tensor.strides(), "; a contiguous tensor is required. Call .contiguous() first.");
+  TE_CHECK(!tensor.is_neg(), "tensor of shape ", tensor.sizes(),
+           " has its negative bit set; plain values are required. Call .resolve_neg() first.");
   view.data = tensor.data_ptr();
   view.dtype = dtype;
   view.framework_tensor = &tensor;

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..cpp_extensions import steps
+from . import composed
 from .base import InitMethod, TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
     LinearOptions,
@@ -259,6 +260,27 @@ class LayerNormMLP(TransformerEngineBaseModule):
         (``return_bias``; None without bias) and the norm's output (``return_layernorm_output``).
         """
         return self._run_step(inp, is_first_microbatch)
+
+    def _composed_forward(
+        self, inp: torch.Tensor, is_first_microbatch: bool | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor | None, ...]:
+        """`forward` outside quantized regions, of torch's operators; see `composed`."""
+        del is_first_microbatch  # about quantization
+        normalized = composed.module_norm(self, inp)
+        hidden, _ = composed.linear(
+            self, normalized, ["fc1_weight"], ["fc1_bias"] if self.use_bias else [], True
+        )
+        hidden = composed.activation(self.activation, hidden, self.activation_params)
+        output, bias = composed.linear(
+            self,
+            hidden,
+            ["fc2_weight"],
+            ["fc2_bias"] if self.use_bias else [],
+            not self.return_bias,
+        )
+        return composed.flagged(
+            output, (self.return_bias, bias), (self.return_layernorm_output, normalized)
+        )
 
     def extra_repr(self) -> str:
         return (

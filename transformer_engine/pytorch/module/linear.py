@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..cpp_extensions import steps
+from . import composed
 from .base import InitMethod, TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
     LinearOptions,
@@ -159,13 +160,16 @@ class Linear(TransformerEngineBaseModule):
         if delay_wgrad_compute:
             mark_delayed(self, self.weight_names)
 
+    def _used_biases(self) -> list[str]:
+        return self.bias_names if self.use_bias else []
+
     def _build_step(self) -> Any:
         return steps.LinearStep(
             name="Linear.forward",
             linear=linear_spec(
                 self,
                 self.weight_names,
-                self.bias_names if self.use_bias else [],
+                self._used_biases(),
                 in_features=self.in_features,
                 out_features=self.out_features,
             ),
@@ -205,6 +209,20 @@ class Linear(TransformerEngineBaseModule):
             For a dtype that does not fit the parameters.
         """
         return self._run_step(inp, is_first_microbatch, fp8_output, fp8_grad)
+
+    def _composed_forward(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
+        """`forward` outside quantized regions, of torch's operators; see `composed`."""
+        del is_first_microbatch, fp8_output, fp8_grad  # about quantization
+        output, bias = composed.linear(
+            self, inp, self.weight_names, self._used_biases(), not self.return_bias
+        )
+        return composed.flagged(output, (self.return_bias, bias))
 
     def extra_repr(self) -> str:
         return (

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..cpp_extensions import steps
+from . import composed
 from .base import (
     InitMethod,
     TransformerEngineBaseModule,
@@ -27,6 +28,8 @@ class NormModule(TransformerEngineBaseModule):
     _step_attributes = frozenset({"eps", "zero_centered_gamma", "normalized_shape"})
     num_gemms = 0
     _is_rmsnorm: ClassVar[bool]
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter
 
     # No quantized operand, hence no recipe state and no `_extra_state` key.
     get_extra_state = torch.nn.Module.get_extra_state
@@ -85,6 +88,25 @@ class NormModule(TransformerEngineBaseModule):
             zero_centered_gamma=bool(self.zero_centered_gamma),
         )
         return steps.NormStep(norm=norm, normalized_shape=list(self.normalized_shape))
+
+    def _composed_forward(self, input: torch.Tensor) -> torch.Tensor:
+        """`forward` of torch's operators; see `composed`."""
+        label = f"{type(self).__name__}.forward"
+        composed.check_device(label, input, "input", "weight", self.weight)
+        shape = tuple(input.shape[max(input.dim() - len(self.normalized_shape), 0) :])
+        if shape != self.normalized_shape:
+            raise ValueError(
+                f"{label}: input has shape {tuple(input.shape)}; trailing "
+                f"dimensions {self.normalized_shape} (normalized_shape) are required."
+            )
+        return composed.norm(
+            input,
+            self.weight,
+            None if self._is_rmsnorm else self.bias,
+            eps=self.eps,
+            zero_centered_gamma=self.zero_centered_gamma,
+            dtype=composed.amp_dtype(input) or self.weight.dtype,
+        )
 
     def extra_repr(self) -> str:
         shape = self.normalized_shape

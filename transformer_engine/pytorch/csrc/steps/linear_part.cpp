@@ -172,7 +172,8 @@ at::Tensor as_dtype(const at::Tensor& tensor, at::ScalarType dtype) {
 at::Tensor as_plain(const at::Tensor& tensor) {
   return is_python_tensor(tensor)
              ? with_gil([&] { return dequantize_python(tensor, tensor.scalar_type()); })
-             : tensor.contiguous();
+         : tensor.is_neg() ? tensor.resolve_neg().contiguous()
+                           : tensor.contiguous();
 }
 
 at::Tensor gradient_matrix(const at::Tensor& gradient, at::ScalarType dtype) {

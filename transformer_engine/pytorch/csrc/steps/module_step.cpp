@@ -4,6 +4,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <transformer_engine/error.h>
 
 #include <algorithm>
@@ -135,8 +136,39 @@ const ForwardRecord* RecomputeLog::next_repeated() {
   return &run->records.front();
 }
 
+PyObject* ModuleStep::composed_forward(PyObject* module, PyObject* args, PyObject* kwargs,
+                                       const std::string& reason) const {
+  static const Name composed_forward("_composed_forward");
+  TE_CHECK_AS(NotImplementedError, !autocast_state().is_quantizing(), name_, ": ", reason,
+              "; inside a quantized region plain tensors without transforms are required. Make "
+              "this call outside te.autocast, or with te.autocast(enabled=False).");
+  const auto method =
+      py::reinterpret_steal<py::object>(PyObject_GetAttr(module, composed_forward.object()));
+  PyObject* const result = method ? PyObject_Call(method.ptr(), args, kwargs) : nullptr;
+  if (result == nullptr) {
+    throw py::error_already_set();
+  }
+  return result;
+}
+
 PyObject* ModuleStep::call(PyObject* module, PyObject* args, PyObject* kwargs) {
-  return translate_exceptions([&] { return forward(module, args, kwargs); });
+  constexpr c10::DispatchKeySet kTransforms(
+      {c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::Tracer});
+  return translate_exceptions([&] {
+    const c10::DispatchKeySet included = c10::impl::tls_local_dispatch_key_set().included_;
+    if (included.has_any(kTransforms)) [[unlikely]] {
+      return composed_forward(module, args, kwargs, "a function transform or a tracer is active");
+    }
+    // A mode watches operators; in a quantized region there are none to show.
+    if (included.has(c10::DispatchKey::Python) && !autocast_state().is_quantizing()) [[unlikely]] {
+      return composed_forward(module, args, kwargs, "a TorchDispatchMode is active");
+    }
+    try {
+      return forward(module, args, kwargs);
+    } catch (const NeedsComposedForward& needed) {
+      return composed_forward(module, args, kwargs, needed.reason);
+    }
+  });
 }
 
 void ModuleStep::ensure_quantizers(PyObject* module, const AutocastState& autocast) {

@@ -120,6 +120,11 @@ class ModuleStep : public Step {
   // One forward, with the GIL held at entry and exit. Returns a new reference.
   virtual PyObject* forward(PyObject* module, PyObject* args, PyObject* kwargs) = 0;
 
+  // The module's formula out of torch's operators (module._composed_forward), for tensors and
+  // transforms that a native step cannot serve. NotImplementedError inside a quantized region.
+  PyObject* composed_forward(PyObject* module, PyObject* args, PyObject* kwargs,
+                             const std::string& reason) const;
+
   // Reads the autocast region (or the record of the forward being repeated) and makes sure of the
   // quantizers for it, by module._make_quantizers(recipe) when the recipe is another one than last
   // time.

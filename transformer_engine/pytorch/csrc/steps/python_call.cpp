@@ -68,6 +68,67 @@ PyObject* find_attribute(PyObject* module, const Name& name) {
                                              : nullptr;
 }
 
+namespace {
+
+// What a tensor that native code may read can have in its key set.
+uint64_t native_keys() {
+  static const uint64_t keys =
+      (c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) |
+       c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+       c10::DispatchKeySet({c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}))
+          .raw_repr();
+  return keys;
+}
+
+bool has_tangent(const at::Tensor& tensor) {
+  c10::AutogradMetaInterface* const meta = tensor.unsafeGetTensorImpl()->autograd_meta();
+  return meta != nullptr && tensor._fw_grad(/*level=*/0).defined();
+}
+
+// Whether torch's functions would ask the class of `object` instead of running.
+bool overrides_torch_functions(PyObject* object) {
+  PyTypeObject* const type = Py_TYPE(object);
+  if (THPVariable_CheckTypeExact(type)) [[likely]] {
+    return false;
+  }
+  static const Name torch_function("__torch_function__");
+  static PyObject* const disabled =
+      py::object(py::module_::import("torch._C").attr("_disabled_torch_function_impl"))
+          .release()
+          .ptr();
+  PyObject* const function = _PyType_Lookup(type, torch_function.object());
+  return function != nullptr && function != disabled;
+}
+
+// A class of our quantized tensors: native code reads their parts.
+bool is_quantized_type(PyTypeObject* type) {
+  static const Name native_operand("_native_operand");
+  return _PyType_Lookup(type, native_operand.object()) != nullptr;
+}
+
+}  // namespace
+
+void require_native(const at::Tensor& tensor, PyObject* object, const std::string& name) {
+  const uint64_t keys = tensor.key_set().raw_repr();
+  const bool is_plain = (keys & ~native_keys()) == 0;
+  if (is_plain && !has_tangent(tensor) && !overrides_torch_functions(object)) [[likely]] {
+    return;
+  }
+  if (is_quantized_type(Py_TYPE(object)) && !has_tangent(tensor)) {
+    return;
+  }
+  const bool has_own_class = !THPVariable_CheckTypeExact(Py_TYPE(object));
+  throw NeedsComposedForward{concat(
+      name, has_own_class                           ? concat(" is a ", Py_TYPE(object)->tp_name)
+            : has_tangent(tensor)                   ? std::string(" has a forward-mode tangent")
+            : tensor.is_meta()                      ? std::string(" is on meta")
+            : tensor.is_neg()                       ? std::string(" has its negative bit set")
+            : !tensor.is_cpu() && !tensor.is_cuda() ? concat(" is on ", tensor.device().str())
+            : tensor.layout() != at::kStrided
+                ? concat(" has layout ", tensor.layout())
+                : std::string(" is a wrapper of a function transform"))};
+}
+
 at::Tensor read_tensor(PyObject* module, const Name& name) {
   static const Name parameters("_parameters");
   PyObject* const dict = find_attribute(module, parameters);
@@ -83,7 +144,9 @@ at::Tensor read_tensor(PyObject* module, const Name& name) {
   if (value == Py_None) {
     return {};
   }
-  return unpack_tensor(value, name.text().c_str());
+  const at::Tensor& tensor = unpack_tensor(value, name.text().c_str());
+  require_native(tensor, value, name.text());
+  return tensor;
 }
 
 const at::Tensor& unpack_tensor(PyObject* value, const char* what) {
@@ -97,7 +160,9 @@ const at::Tensor& unpack_input(PyObject* value, const std::string& label, const 
     throw TypeError(concat(label, ": ", argument, " has type ", Py_TYPE(value)->tp_name,
                            "; a tensor is required."));
   }
-  return THPVariable_Unpack(value);
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  require_native(tensor, value, argument);
+  return tensor;
 }
 
 PyObject* wrap_tensor(at::Tensor tensor) {

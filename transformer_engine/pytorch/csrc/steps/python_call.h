@@ -46,15 +46,28 @@ std::array<PyObject*, N> parse_arguments(const char* function, PyObject* args, P
 bool truth(PyObject* value);                          // null and None are false
 std::optional<bool> optional_truth(PyObject* value);  // null and None are empty
 
+// Thrown when a step meets a tensor it cannot read natively; nothing is changed by then. The module
+// then runs its composed forward (module/composed.py). `reason` reads "inp is a FakeTensor".
+struct NeedsComposedForward {
+  std::string reason;
+};
+
+// Throws NeedsComposedForward for anything but a strided CPU or CUDA tensor with data of its own or
+// a quantized tensor: another layout or device, a wrapper of a transform (vmap, grad, fake tensors,
+// DTensor), a forward-mode tangent, a class that overrides torch functions.
+void require_native(const at::Tensor& tensor, PyObject* object, const std::string& name);
+
 // The module's parameter (or buffer, or attribute: a parametrized weight is one) of that name;
-// undefined for None. TypeError when it is no tensor.
+// undefined for None. TypeError when it is no tensor, NeedsComposedForward when native code cannot
+// read it.
 at::Tensor read_tensor(PyObject* module, const Name& name);
 // An instance attribute, borrowed, or null when there is none.
 PyObject* find_attribute(PyObject* module, const Name& name);
 
 // The tensor behind `value`; TypeError naming `what` otherwise.
 const at::Tensor& unpack_tensor(PyObject* value, const char* what);
-// The tensor given for `argument` of the forward called `label`; TypeError naming both otherwise.
+// The tensor given for `argument` of the forward called `label`; TypeError naming both otherwise,
+// NeedsComposedForward when native code cannot read it.
 const at::Tensor& unpack_input(PyObject* value, const std::string& label, const char* argument);
 PyObject* wrap_tensor(at::Tensor tensor);  // new reference
 
