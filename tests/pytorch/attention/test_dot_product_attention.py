@@ -812,7 +812,7 @@ THD = {"qkv_format": "thd", "attn_mask_type": "padding", "cu_seqlens_q": CU, "cu
     [
         ((X, X, X.double()), {}, TypeError, "have dtypes"),
         ((X.int(), X, X), {}, TypeError, "query_layer has dtype torch.int32"),
-        ((None, X, X), {}, TypeError, "query_layer is a NoneType"),
+        ((None, X, X), {}, TypeError, "query_layer is None"),
         ((X, X, X.to("meta")), {}, ValueError, "are on cpu, cpu, meta"),
         ((X, X[:2], X), {}, ValueError, r"key_layer has shape \(2, 2, 2, 4\) and value_layer"),
         ((X, X[..., :3], X), {}, ValueError, r"key_layer has shape \(3, 2, 2, 3\)"),

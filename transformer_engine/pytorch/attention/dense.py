@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .masks import Padding, check_arbitrary, hidden_pairs, padding_from_masks
 from .problem import AttentionOperands, AttentionParams
+from .resolve import check_padded_lengths, check_slots
 
 WHO = "DotProductAttention.forward"
 
@@ -117,21 +118,27 @@ def _packed_side(
     cu_seqlens: Tensor,
     cu_seqlens_padded: Tensor | None,
     longest: int | None,
-    device: torch.device,
+    tokens: Tensor,
 ) -> PackedSide:
+    device = tokens.device
     lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-    # Reading the lengths waits for their device: done when it must be, and where nothing waits.
-    if longest is None or lengths.device.type == "cpu":
-        actual = int(lengths.max())
-        if longest is not None and longest < actual:
-            raise ValueError(
-                f"{WHO}: max_seqlen_{side} is {longest} and a sequence has {actual} tokens; it "
-                "must be at least the longest length. Pass None to have it read from cu_seqlens."
-            )
-        longest = actual if longest is None else longest
     offsets = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
+    # Reading the lengths waits for their device: done when it must be, and where nothing waits.
+    if cu_seqlens.device.type == "cpu" and offsets.device.type == "cpu":
+        check_slots(side, cu_seqlens.tolist(), offsets.tolist(), tokens.shape[0], longest)
+    if longest is None:
+        longest = int(lengths.max())
     offsets = offsets.to(device=device, dtype=torch.int64)
     return PackedSide(offsets, lengths.to(device=device, dtype=torch.int64), longest)
+
+
+def _check_mask_device(mask: Tensor | tuple[Tensor, Tensor] | None, device: torch.device) -> None:
+    for part in mask if isinstance(mask, (tuple, list)) else (mask,):
+        if isinstance(part, Tensor) and part.device != device:
+            raise ValueError(
+                f"{WHO}: attention_mask is on {part.device} and the inputs on {device}; they must "
+                f"be on one device. Call attention_mask.to({str(device)!r})."
+            )
 
 
 def _read_padding(
@@ -140,6 +147,10 @@ def _read_padding(
     """Padding of an sbhd or bshd batch from cumulative lengths or, without them, from the mask."""
     cu_q, cu_kv = operands.cu_seqlens_q, operands.cu_seqlens_kv
     if cu_q is not None and cu_kv is not None:
+        for side, cu_seqlens, size in (("q", cu_q, s_q), ("kv", cu_kv, s_kv)):
+            # The values are in host memory; elsewhere, and while compiling, they are not looked at.
+            if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
+                check_padded_lengths(side, cu_seqlens, size)
         return Padding.from_lengths(
             cu_q[1:] - cu_q[:-1], cu_kv[1:] - cu_kv[:-1], s_q, s_kv, params.device
         )
@@ -148,6 +159,7 @@ def _read_padding(
             f"{WHO}: attention_mask, cu_seqlens_q and cu_seqlens_kv are not all given; "
             f"{params.mask.name} needs a padding mask or both cumulative lengths."
         )
+    _check_mask_device(operands.attention_mask, params.device)
     return padding_from_masks(operands.attention_mask, params.batch_size, s_q, s_kv, WHO)
 
 
@@ -173,14 +185,14 @@ def load(
             operands.cu_seqlens_q,
             operands.cu_seqlens_q_padded,
             params.max_seqlen_q,
-            params.device,
+            q,
         )
         side_kv = _packed_side(
             "kv",
             operands.cu_seqlens_kv,
             operands.cu_seqlens_kv_padded,
             params.max_seqlen_kv,
-            params.device,
+            k,
         )
         inputs = DenseInputs(side_q.unpack(q), side_kv.unpack(k), side_kv.unpack(v))
         inputs.packing = PackedLayout(side_q, side_kv, q.shape[0])
@@ -204,6 +216,7 @@ def _mask_and_bias(
         padding = _read_padding(params, operands, s_q, s_kv)
     elif rule.arbitrary:
         full_shape = (params.batch_size, params.num_heads, s_q, s_kv)
+        _check_mask_device(operands.attention_mask, params.device)
         given = check_arbitrary(operands.attention_mask, full_shape, WHO)
     hidden = hidden_pairs(rule, s_q, s_kv, padding, given, params.device)
     inputs.hidden = hidden

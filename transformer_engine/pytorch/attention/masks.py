@@ -83,7 +83,7 @@ def _check_window(window_size: tuple[int, int] | None, who: str) -> tuple[int, i
     if window_size is None:
         return None
     is_pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
-    if not is_pair or not all(isinstance(side, int) for side in window_size):
+    if not is_pair or not all(type(side) is int for side in window_size):
         raise TypeError(
             f"{who}: window_size is {window_size!r}; it must be a pair of int (left, right), -1 = "
             "unbounded."

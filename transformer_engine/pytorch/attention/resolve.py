@@ -7,9 +7,12 @@ signature.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
+from ..arguments import check_choice, check_tensor, received
 from ..constants import AttnBiasTypes
 from .problem import QKV_FORMATS
 
@@ -41,7 +44,7 @@ def split_packed(
                 "value_layer; it holds key and value. Pass query_layer and kv_layer."
             )
         packed, name, parts = kv_layer, "kv_layer", 2
-    shape = tuple(packed.shape)
+    shape = tuple(check_tensor(WHO, name, packed).shape)
     if interleave_dim not in (-3, -2):
         raise ValueError(f"{WHO}: qkv_interleave_dim is {interleave_dim}; it must be -3 or -2.")
     if len(shape) not in (4, 5) or shape[interleave_dim] != parts:
@@ -74,8 +77,7 @@ def check_qkv(
         )
     named = {"query_layer": query, "key_layer": key, "value_layer": value}
     for name, x in named.items():
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{WHO}: {name} is a {type(x).__name__}; it must be a torch.Tensor.")
+        check_tensor(WHO, name, x)
         if not x.is_floating_point() or x.dtype.itemsize < 2:
             raise TypeError(
                 f"{WHO}: {name} has dtype {x.dtype}; it must be FP16, BF16, FP32 or FP64."
@@ -89,6 +91,11 @@ def check_qkv(
         raise ValueError(
             f"{WHO}: query_layer, key_layer and value_layer are on {query.device}, {key.device}, "
             f"{value.device}; they must be on one device."
+        )
+    if query.device.type == "meta":
+        raise ValueError(
+            f"{WHO}: query_layer, key_layer and value_layer are on meta; tensors with data are "
+            "required. Move or make them on a real device."
         )
     rank = 3 if qkv_format == "thd" else 4
     expected = {
@@ -116,24 +123,61 @@ def check_qkv(
         )
 
 
-def check_cu_seqlens(named: dict[str, Tensor | None], sequences: int | None) -> None:
-    """Cumulative lengths: int32 vectors of one size, ``sequences + 1`` when that is known."""
+def check_cu_seqlens(named: dict[str, Tensor | None], sequences: int | None) -> int | None:
+    """Cumulative lengths: int32 vectors of one size, ``sequences + 1`` when that is known.
+
+    Returns the number of sequences, None when neither an argument nor a vector tells it.
+    """
     size = None if sequences is None else sequences + 1
     for name, x in named.items():
         if x is None:
             continue
         if not isinstance(x, Tensor) or x.dtype != torch.int32:
-            received = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            what = x.dtype if isinstance(x, Tensor) else received(x)
             raise TypeError(
-                f"{WHO}: {name} is {received}; it must be a torch.int32 tensor of cumulative "
-                "lengths."
+                f"{WHO}: {name} is {what}; it must be a torch.int32 tensor of cumulative lengths."
             )
         size = x.shape[0] if size is None and x.dim() == 1 else size
-        if x.dim() != 1 or x.shape[0] != size or size < 2:
+        least = 2 if sequences is None else 1
+        if x.dim() != 1 or size is None or x.shape[0] != size or size < least:
             raise ValueError(
                 f"{WHO}: {name} has shape {tuple(x.shape)}; cumulative lengths of all sides are "
                 f"vectors of one size, sequences + 1{'' if size is None else f' = {size}'}."
             )
+    return None if size is None else size - 1
+
+
+def check_padded_lengths(side: str, cu_seqlens: Tensor, size: int) -> None:
+    """Cumulative lengths of an sbhd or bshd batch: from 0, each sequence within its `size` rows.
+
+    Reads the values, so it is for lengths in host memory; elsewhere that would wait for the device.
+    """
+    ends = cu_seqlens.tolist()
+    if ends[0] != 0 or any(not 0 <= b - a <= size for a, b in pairwise(ends)):
+        raise ValueError(
+            f"{WHO}: cu_seqlens_{side} is {ends} for sequences of {size} rows; it must start at 0, "
+            "never decrease, and no length may exceed the rows."
+        )
+
+
+def check_slots(
+    side: str, ends: list[int], offsets: list[int], tokens: int, longest: int | None
+) -> None:
+    """Cumulative lengths of a thd batch, and where its slots begin, as numbers."""
+    lengths = [after - before for before, after in pairwise(ends)]
+    slots = [after - before for before, after in pairwise(offsets)]
+    fits = all(0 <= length <= slot for length, slot in zip(lengths, slots, strict=True))
+    if not fits or ends[0] != 0 or offsets[0] != 0 or offsets[-1] > tokens:
+        raise ValueError(
+            f"{WHO}: cu_seqlens_{side} is {ends} and its padded form is {offsets} for {tokens} "
+            "tokens; both must start at 0, never decrease, fit each other and stay within the "
+            "tokens."
+        )
+    if longest is not None and longest < max(lengths):
+        raise ValueError(
+            f"{WHO}: max_seqlen_{side} is {longest} and a sequence has {max(lengths)} tokens; it "
+            "must be at least the longest length. Pass None to have it read from cu_seqlens."
+        )
 
 
 def check_packed(mask_name: str, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None) -> None:
@@ -147,17 +191,11 @@ def check_packed(mask_name: str, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Ten
         raise ValueError(f"{WHO}: cu_seqlens_q or cu_seqlens_kv is None; thd needs both.")
 
 
-def check_bias(
-    kind: str, bias: Tensor | None, slopes: Tensor | None, heads: int, device: torch.device
-) -> None:
-    """Bias type against the tensors given for it. (Its shape is checked where the sequence sizes
-    are known.)
+def check_bias(kind: str, bias: Tensor | None, device: torch.device) -> None:
+    """Bias type against the tensor given for it. (Its shape is checked where the sequence sizes are
+    known.)
     """
-    if kind not in AttnBiasTypes:
-        raise ValueError(
-            f"{WHO}: core_attention_bias_type is {kind!r}; it must be one of "
-            f"{', '.join(AttnBiasTypes)}."
-        )
+    check_choice(WHO, "core_attention_bias_type", kind, AttnBiasTypes)
     takes_tensor = kind in ("pre_scale_bias", "post_scale_bias")
     if takes_tensor != (bias is not None):
         raise ValueError(
@@ -165,19 +203,32 @@ def check_bias(
             f"core_attention_bias_type={kind!r}; pre_scale_bias and post_scale_bias need it, the "
             "other types do not take it."
         )
-    if bias is not None and (not bias.is_floating_point() or bias.device != device):
+    if bias is None:
+        return
+    check_tensor(WHO, "core_attention_bias", bias)
+    if not bias.is_floating_point() or bias.device != device:
         raise TypeError(
             f"{WHO}: core_attention_bias has dtype {bias.dtype} on {bias.device}; it must be "
             f"floating point on {device}."
         )
-    if slopes is not None:
-        if kind != "alibi":
-            raise ValueError(
-                f"{WHO}: alibi_slopes is given with core_attention_bias_type={kind!r}; slopes "
-                "belong to 'alibi'."
-            )
-        if slopes.dim() not in (1, 2) or slopes.shape[-1] != heads:
-            raise ValueError(
-                f"{WHO}: alibi_slopes has shape {tuple(slopes.shape)}; it must be ({heads},) or "
-                f"(b, {heads})."
-            )
+
+
+def check_alibi_slopes(kind: str, slopes: Tensor | None, batch: int | None, heads: int) -> None:
+    """Slopes: one per head, or per sequence and head."""
+    if slopes is None:
+        return
+    if kind != "alibi":
+        raise ValueError(
+            f"{WHO}: alibi_slopes is given with core_attention_bias_type={kind!r}; slopes belong "
+            "to 'alibi'."
+        )
+    if not check_tensor(WHO, "alibi_slopes", slopes).is_floating_point():
+        raise TypeError(
+            f"{WHO}: alibi_slopes has dtype {slopes.dtype}; slopes must be floating point (FP32 is "
+            "what they are computed in)."
+        )
+    if tuple(slopes.shape) not in ((heads,), (batch, heads)):
+        raise ValueError(
+            f"{WHO}: alibi_slopes has shape {tuple(slopes.shape)}; it must be ({heads},) or "
+            f"({batch}, {heads}), one per head or per sequence and head."
+        )

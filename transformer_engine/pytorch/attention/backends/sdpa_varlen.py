@@ -17,10 +17,9 @@ from torch import Tensor
 
 from ..masks import MaskRule, hidden_by_position
 from ..problem import AttentionOperands, AttentionParams
+from ..resolve import check_slots
 from .base import AttentionSwitches, Runner
 from .sdpa import common_refusal, connect, sdpa
-
-WHO = "DotProductAttention.forward"
 
 
 class SdpaVarlenBackend:
@@ -57,10 +56,10 @@ class SdpaVarlenBackend:
             return out.transpose(0, 1).flatten(1)
 
         def run(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
-            sizes_q = _slots("q", operands.cu_seqlens_q, operands.cu_seqlens_q_padded, q.shape[0])
-            sizes_kv = _slots(
-                "kv", operands.cu_seqlens_kv, operands.cu_seqlens_kv_padded, k.shape[0]
-            )
+            cu_q, cu_q_padded = operands.cu_seqlens_q, operands.cu_seqlens_q_padded
+            cu_kv, cu_kv_padded = operands.cu_seqlens_kv, operands.cu_seqlens_kv_padded
+            sizes_q = _slots("q", cu_q, cu_q_padded, q.shape[0], params.max_seqlen_q)
+            sizes_kv = _slots("kv", cu_kv, cu_kv_padded, k.shape[0], params.max_seqlen_kv)
             queries, keys, values = q.split(sizes_q), k.split(sizes_kv), v.split(sizes_kv)
             pieces = [] if q.shape[0] > 0 else [q.new_zeros((0, width))]
             for slot, length in enumerate(sizes_q):
@@ -92,20 +91,18 @@ def _mask_of(
 
 
 def _slots(
-    side: str, cu_seqlens: Tensor, cu_seqlens_padded: Tensor | None, tokens: int
+    side: str,
+    cu_seqlens: Tensor,
+    cu_seqlens_padded: Tensor | None,
+    tokens: int,
+    longest: int | None,
 ) -> list[int]:
     """Alternating sizes: tokens of a sequence, gap behind it, ...; they add up to all tokens."""
     ends = cu_seqlens.tolist()
-    lengths = [after - before for before, after in pairwise(ends)]
     offsets = ends if cu_seqlens_padded is None else cu_seqlens_padded.tolist()
+    check_slots(side, ends, offsets, tokens, longest)
     sizes: list[int] = []
-    for start, after, length in zip(offsets, offsets[1:], lengths, strict=False):
-        sizes += (length, after - start - length)
+    for (start, after), (first, last) in zip(pairwise(offsets), pairwise(ends), strict=True):
+        sizes += (last - first, after - start - (last - first))
     sizes[-1] += tokens - offsets[-1]
-    if min(sizes) < 0 or offsets[0] != 0 or ends[0] != 0:
-        raise ValueError(
-            f"{WHO}: cu_seqlens_{side} is {ends} and its padded form is {offsets} for {tokens} "
-            "tokens; both must start at 0, never decrease, fit each other and stay within the "
-            "tokens."
-        )
     return sizes

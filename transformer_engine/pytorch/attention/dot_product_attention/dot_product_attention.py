@@ -16,6 +16,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ...arguments import (
+    check_callable,
+    check_choice,
+    check_int,
+    check_number,
+    check_probability,
+    group_size,
+    received,
+)
 from ...constants import AttnTypes
 from ...module.base import resolve_device
 from ...quantization import FP8GlobalStateManager
@@ -23,10 +32,18 @@ from ..backends.base import Runner
 from ..backends.candidates import backend_reasons, select_backend, switches_from_environment
 from ..masks import normalize_mask_type, resolve_mask_rule
 from ..problem import QKV_FORMATS, SOFTMAX_TYPES, AttentionOperands, AttentionParams
-from ..resolve import check_bias, check_cu_seqlens, check_packed, check_qkv, split_packed
+from ..resolve import (
+    check_alibi_slopes,
+    check_bias,
+    check_cu_seqlens,
+    check_packed,
+    check_qkv,
+    split_packed,
+)
 
 __all__ = ["DotProductAttention"]
 
+_WHO = "DotProductAttention"
 _CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
 _is_fp8_enabled = FP8GlobalStateManager.is_fp8_enabled
 _MAX_PLANS = 256  # call signatures remembered per module
@@ -133,17 +150,22 @@ class DotProductAttention(torch.nn.Module):
         super().__init__()
         self.name = name
         self.tp_group = tp_group
-        self.tp_size = tp_size if tp_group is None else torch.distributed.get_world_size(tp_group)
+        self.tp_size = (
+            check_int(_WHO, "tp_size", tp_size)
+            if tp_group is None
+            else group_size(_WHO, "tp_group", tp_group)
+        )
         self._set_sizes(num_attention_heads, kv_channels, num_gqa_groups)
-        if not 0.0 <= attention_dropout <= 1.0:
-            raise ValueError(
-                f"DotProductAttention: attention_dropout is {attention_dropout}; it must be in "
-                "0..1."
-            )
-        _check_choice("qkv_format", qkv_format, QKV_FORMATS)
-        _check_choice("attention_type", attention_type, AttnTypes)
-        _check_choice("softmax_type", softmax_type, SOFTMAX_TYPES)
-        resolve_mask_rule(attn_mask_type, window_size, bottom_right_diagonal, "DotProductAttention")
+        check_probability(_WHO, "attention_dropout", attention_dropout)
+        check_choice(_WHO, "qkv_format", qkv_format, QKV_FORMATS)
+        check_choice(_WHO, "attention_type", attention_type, AttnTypes)
+        check_choice(_WHO, "softmax_type", softmax_type, SOFTMAX_TYPES)
+        check_callable(_WHO, "get_rng_state_tracker", get_rng_state_tracker)
+        if layer_number is not None:
+            check_int(_WHO, "layer_number", layer_number)
+        if softmax_scale is not None:
+            check_number(_WHO, "softmax_scale", softmax_scale)
+        resolve_mask_rule(attn_mask_type, window_size, bottom_right_diagonal, _WHO)
         self.attention_dropout = attention_dropout
         self.qkv_format = qkv_format
         self.attn_mask_type = normalize_mask_type(attn_mask_type)
@@ -176,8 +198,9 @@ class DotProductAttention(torch.nn.Module):
     def _set_sizes(
         self, heads: int, kv_channels: int | tuple[int, int], groups: int | None
     ) -> None:
-        groups = heads if groups is None else groups
-        if groups <= 0 or heads % groups != 0:
+        heads = check_int(_WHO, "num_attention_heads", heads)
+        groups = heads if groups is None else check_int(_WHO, "num_gqa_groups", groups)
+        if heads % groups != 0:
             raise ValueError(
                 f"DotProductAttention: num_gqa_groups is {groups} and num_attention_heads is "
                 f"{heads}; heads must be divisible by groups."
@@ -187,9 +210,7 @@ class DotProductAttention(torch.nn.Module):
                 f"DotProductAttention: num_gqa_groups is {groups} and tp_size is {self.tp_size}; "
                 "groups must be divisible by the tensor-parallel size."
             )
-        d_qk, d_v = (
-            (kv_channels, kv_channels) if isinstance(kv_channels, int) else tuple(kv_channels)
-        )
+        d_qk, d_v = _head_sizes(kv_channels)
         self.num_attention_heads = heads
         self.num_gqa_groups = groups
         self.num_gqa_groups_per_partition = groups // self.tp_size
@@ -222,7 +243,7 @@ class DotProductAttention(torch.nn.Module):
         NotImplementedError
             The group, or any group of a list of groups, has more than one rank.
         """
-        _check_choice("cp_comm_type", cp_comm_type, _CP_COMM_TYPES)
+        check_choice(_WHO, "cp_comm_type", cp_comm_type, _CP_COMM_TYPES)
         self._accept_cp_group(cp_group)
         self.cp_group = cp_group
         self.cp_global_ranks = cp_global_ranks
@@ -232,7 +253,7 @@ class DotProductAttention(torch.nn.Module):
     def _accept_cp_group(self, cp_group: Any) -> None:
         if cp_group is not None:
             groups = cp_group if isinstance(cp_group, (list, tuple)) else [cp_group]
-            sizes = [torch.distributed.get_world_size(group) for group in groups]
+            sizes = [group_size(_WHO, "cp_group", group) for group in groups]
             if any(size > 1 for size in sizes):
                 raise NotImplementedError(
                     f"DotProductAttention: cp_group has {sizes} ranks; this version has no context "
@@ -291,7 +312,8 @@ class DotProductAttention(torch.nn.Module):
         qkv_format, attn_mask_type, window_size, bottom_right_diagonal : optional
             Override the constructor's for this call.
         cu_seqlens_q, cu_seqlens_kv : torch.Tensor, optional
-            int32 ``[b + 1]`` cumulative valid lengths; needed for thd.
+            int32 ``[b + 1]`` cumulative valid lengths, from 0; needed for thd. Mask types without
+            padding do not read them.
         cu_seqlens_q_padded, cu_seqlens_kv_padded : torch.Tensor, optional
             int32 ``[b + 1]``, thd: first row of each sequence's slot, when slots are longer than
             sequences.
@@ -353,10 +375,10 @@ class DotProductAttention(torch.nn.Module):
             max_seqlen_kv,
         )
         operands = None
-        signature = None
         if (
             attention_mask is not None
             or cu_seqlens_q is not None
+            or cu_seqlens_kv is not None
             or core_attention_bias is not None
             or alibi_slopes is not None
             or self.softmax_type != "vanilla"
@@ -371,8 +393,8 @@ class DotProductAttention(torch.nn.Module):
                 alibi_slopes,
                 self.softmax_offset,
             )
-            signature = _signature(operands)
         try:
+            signature = None if operands is None else _signature(operands)
             key = (
                 spec,
                 query_layer.shape,
@@ -487,7 +509,6 @@ class DotProductAttention(torch.nn.Module):
             spec.attn_mask_type, spec.window_size, spec.bottom_right_diagonal, who
         )
         operands = AttentionOperands() if operands is None else operands
-        check_bias(spec.bias_type, operands.bias, operands.alibi_slopes, heads, q.device)
         packed = spec.qkv_format == "thd"
         if packed:
             check_packed(rule.name, operands.cu_seqlens_q, operands.cu_seqlens_kv)
@@ -498,11 +519,15 @@ class DotProductAttention(torch.nn.Module):
             "cu_seqlens_kv_padded": operands.cu_seqlens_kv_padded,
         }
         batch = None if packed else q.shape[1 if spec.qkv_format == "sbhd" else 0]
-        if rule.pads:
-            check_cu_seqlens(lengths, batch)
+        sequences = check_cu_seqlens(lengths, batch)
+        batch = sequences if batch is None else batch
+        check_bias(spec.bias_type, operands.bias, q.device)
+        check_alibi_slopes(spec.bias_type, operands.alibi_slopes, batch, heads)
         if packed:
-            batch = operands.cu_seqlens_q.shape[0] - 1
             s_q, s_kv = spec.max_seqlen_q, spec.max_seqlen_kv
+            for name, longest in (("max_seqlen_q", s_q), ("max_seqlen_kv", s_kv)):
+                if longest is not None:
+                    check_int(who, name, longest, minimum=0)
         else:
             axis = 0 if spec.qkv_format == "sbhd" else 1
             s_q, s_kv = q.shape[axis], k.shape[axis]
@@ -623,11 +648,18 @@ def _signature(operands: AttentionOperands) -> tuple[Any, ...]:
     )
 
 
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
+def _head_sizes(kv_channels: int | tuple[int, int]) -> tuple[int, int]:
+    """``(d_qk, d_v)`` from the argument `kv_channels`."""
+    if not isinstance(kv_channels, (tuple, list)):
+        size = check_int(_WHO, "kv_channels", kv_channels)
+        return size, size
+    if len(kv_channels) != 2:
         raise ValueError(
-            f"DotProductAttention: {name} is {value!r}; it must be one of {', '.join(choices)}."
+            f"{_WHO}: kv_channels is {received(kv_channels)}; it must be one head size, or a pair "
+            "(d_qk, d_v)."
         )
+    d_qk, d_v = (check_int(_WHO, f"kv_channels[{i}]", x) for i, x in enumerate(kv_channels))
+    return d_qk, d_v
 
 
 def _refuse_unsupported(inference_params: Any) -> None:
