@@ -290,7 +290,9 @@ def test_parameters_are_checked():
     with pytest.raises(ValueError, match=r"the weights have 39 rows together; 40 are required"):
         module(x)
     module.weight = torch.nn.Parameter(torch.zeros(OUT, IN, device="meta"))
-    with pytest.raises(RuntimeError, match=r"inp is on cpu and parameter weight is on meta; .* reset_parameters"):
+    with pytest.raises(
+        RuntimeError, match=r"inp is on cpu and parameter weight is on meta; .* reset_parameters"
+    ):
         module(x)
     module.weight = torch.nn.Parameter(torch.zeros(OUT, IN))
     module.bias = torch.nn.Parameter(torch.zeros(OUT + 1))

@@ -201,13 +201,13 @@ def test_forward_errors_name_argument_value_and_remedy(kind):
         (ValueError, torch.zeros(()), r"input has shape \[\]"),
         (TypeError, torch.zeros(2, IN, dtype=torch.float64), r"input has dtype Double"),
         (TypeError, "x", r"input has type str; a tensor is required"),
-        (RuntimeError, torch.zeros(2, IN, device="meta"), r"input is on meta"),
+        (RuntimeError, torch.zeros(2, IN, device="meta"), r"input is on meta and parameter"),
     ]
     for error, value, message in cases:
         with pytest.raises(error, match=rf"{kind}\.forward: {message}"):
             module(value)
     module.weight = torch.nn.Parameter(torch.ones(IN, device="meta"))
-    with pytest.raises(RuntimeError, match=r"parameter weight is on meta and the input on cpu"):
+    with pytest.raises(RuntimeError, match=r"input is on cpu and parameter weight is on meta"):
         module(make_input())
 
 
