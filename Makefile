@@ -5,6 +5,7 @@
 #   make dev             editable install in .venv
 #   make test            C++ and Python tests       make lint    formats, linters, types, headers
 #   make bench           speed against torch        make fmt     format all sources
+#   make bench-overhead  host time of a call against torch.nn; fails where a gate is missed
 #   make stats           numbers of the tree        make docs    API pages in docs/api
 #   make clean           remove what was built      make distclean    and the virtual environment
 #
@@ -21,7 +22,7 @@ qa := PYTHON=$(python) WERROR=$(WERROR) bash qa
 build_native := $(python) build_tools/cmake_build.py --tests $(if $(WERROR),--werror)
 cmake_options := -DNVTE_BUILD_TESTS=ON $(if $(WERROR),-DNVTE_WERROR=ON)
 
-.PHONY: demo dev venv build test cpptest test-python lint fmt bench stats docs clean distclean
+.PHONY: demo dev venv build test cpptest test-python lint fmt bench bench-overhead stats docs clean distclean
 
 venv: $(stamps)/venv
 $(stamps)/venv: requirements.txt requirements-dev.txt build_tools/setup_venv.sh
@@ -61,6 +62,9 @@ fmt: $(stamps)/venv
 
 bench: build
 	$(python) -m benchmarks $(ARGS)
+
+bench-overhead: build
+	$(python) -m benchmarks.host_overhead $(ARGS)
 
 stats: $(stamps)/venv
 	$(python) build_tools/tree_stats.py

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 import transformer_engine_torch as tex
 
 # One batch lasts at least this long, so that the clock's resolution and its call vanish.
