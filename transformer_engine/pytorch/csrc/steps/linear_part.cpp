@@ -18,6 +18,11 @@ namespace transformer_engine::pytorch {
 
 namespace {
 
+// "Linear.backward" for "Linear.forward".
+std::string backward_label(const LinearSpec& spec) {
+  return concat(spec.label.substr(0, spec.label.rfind('.')), ".backward");
+}
+
 // True when the parts are one contiguous block of one storage, in order.
 bool are_adjacent(const TensorList& parts) {
   const at::Tensor& first = parts[0];
@@ -49,15 +54,30 @@ py::object attribute_or_none(const at::Tensor& weight, const char* name) {
   return py::getattr(object, name, py::none());
 }
 
-at::Tensor main_grad_of(const at::Tensor& weight) {
+// The buffer that weight number `index` of a layer adds its gradient to (GIL held).
+at::Tensor main_grad_of(const LinearSpec& spec, size_t index, const at::Tensor& weight) {
   const auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(weight));
   const py::object grad = py::hasattr(object, "__fsdp_param__")
                               ? object.attr("get_main_grad")()
                               : py::getattr(object, "main_grad", py::none());
-  TE_CHECK_AS(RuntimeError, !grad.is_none(), "wgrad: weight of shape ", weight.sizes(),
-              " has no main_grad; fuse_wgrad_accumulation=True needs one. Set weight.main_grad "
-              "before backward.");
-  return unpack_tensor(grad.ptr(), "main_grad");
+  const auto who = [&] {
+    return concat(backward_label(spec), ": ", spec.weight_names[index].text(), ".main_grad");
+  };
+  TE_CHECK_AS(RuntimeError, !grad.is_none(), who(),
+              " is missing; fuse_wgrad_accumulation=True needs one. Set it before backward.");
+  TE_CHECK_TYPE(THPVariable_Check(grad.ptr()), who(), " has type ", Py_TYPE(grad.ptr())->tp_name,
+                "; a tensor is required.");
+  const at::Tensor& main_grad = THPVariable_Unpack(grad.ptr());
+  const at::ScalarType dtype = main_grad.scalar_type();
+  TE_CHECK_TYPE((dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) &&
+                    main_grad.layout() == at::kStrided && !is_python_tensor(main_grad),
+                who(), " has dtype ", at::toString(dtype), " and layout ", main_grad.layout(),
+                "; a plain tensor of float32, bfloat16 or float16 is required.");
+  TE_CHECK(main_grad.device() == weight.device(), who(), " is on ", main_grad.device().str(), "; ",
+           weight.device().str(), " is required, where the weight is.");
+  TE_CHECK(main_grad.numel() == weight.numel(), who(), " has shape ", main_grad.sizes(),
+           "; the weight's shape ", weight.sizes(), " is required.");
+  return main_grad;
 }
 
 // What autograd gets for a weight whose gradient went into main_grad.
@@ -79,7 +99,7 @@ at::Tensor placeholder_gradient(const at::Tensor& weight) {
   return unpack_tensor(dummy.ptr(), "get_dummy_wgrad()");
 }
 
-void accumulate_into_main_grad(const WgradTask& task) {
+void accumulate_into_main_grad(const WgradTask& task, const LinearSpec& spec) {
   struct Target {
     at::Tensor main_grad;  // undefined for a frozen slice
     bool overwrites = false;
@@ -89,16 +109,14 @@ void accumulate_into_main_grad(const WgradTask& task) {
     const py::gil_scoped_acquire gil;
     const bool is_first_write =
         task.first_microbatch != nullptr && !task.first_microbatch->was_written;
-    for (const at::Tensor& weight : task.weights) {
+    for (size_t i = 0; i < task.weights.size(); ++i) {
+      const at::Tensor& weight = task.weights[i];
       if (!weight.requires_grad()) {
         targets.emplace_back();
         continue;
       }
       const py::object overwrite = attribute_or_none(weight, "overwrite_main_grad");
-      targets.push_back({main_grad_of(weight), is_first_write || truth(overwrite.ptr())});
-      TE_CHECK(targets.back().main_grad.numel() == weight.numel(), "wgrad: main_grad has shape ",
-               targets.back().main_grad.sizes(), "; the weight's shape ", weight.sizes(),
-               " is required.");
+      targets.push_back({main_grad_of(spec, i, weight), is_first_write || truth(overwrite.ptr())});
     }
     if (task.first_microbatch != nullptr) {
       task.first_microbatch->was_written = true;
@@ -180,7 +198,43 @@ at::Tensor gradient_matrix(const at::Tensor& gradient, at::ScalarType dtype) {
   return gradient.defined() ? as_matrix(as_dtype(as_plain(gradient), dtype)) : gradient;
 }
 
-Operand read_quantized(const at::Tensor& tensor, const char* what) {
+namespace {
+
+// Checks the buffers of one quantized tensor, which users can replace by anything, so that a kernel
+// may read all their elements.
+struct BufferCheck {
+  const std::string& label;
+  const char* argument;
+  const at::Tensor& tensor;
+
+  at::Tensor operator()(const char* name, const py::object& value, at::ScalarType dtype,
+                        at::IntArrayRef sizes) const {
+    TE_CHECK(!value.is_none(), label, ": ", argument, " has ", name, " None; ", at::toString(dtype),
+             " values of shape ", sizes, " are required. Quantize it again.");
+    TE_CHECK_TYPE(THPVariable_Check(value.ptr()), label, ": ", argument, " has a ", name,
+                  " of type ", Py_TYPE(value.ptr())->tp_name,
+                  "; a tensor is required. Quantize it again.");
+    const at::Tensor& buffer = THPVariable_Unpack(value.ptr());
+    TE_CHECK_TYPE(buffer.scalar_type() == dtype && buffer.layout() == at::kStrided &&
+                      !is_python_tensor(buffer),
+                  label, ": ", argument, " has a ", name, " of dtype ",
+                  at::toString(buffer.scalar_type()), " and layout ", buffer.layout(),
+                  "; a plain tensor of ", at::toString(dtype), " is required. Quantize it again.");
+    TE_CHECK(buffer.device() == tensor.device(), label, ": ", argument, " has a ", name, " on ",
+             buffer.device().str(), "; ", tensor.device().str(),
+             " is required. Move the whole tensor.");
+    TE_CHECK(buffer.sizes() == sizes, label, ": ", argument, " has a ", name, " of shape ",
+             buffer.sizes(), "; ", sizes, " is required. Quantize it again.");
+    TE_CHECK(buffer.numel() == 0 || buffer.storage().nbytes() > 0, label, ": ", argument, " has a ",
+             name, " of ", buffer.numel(),
+             " elements without memory; allocated memory is required. Gather it before use.");
+    return buffer.contiguous();
+  }
+};
+
+}  // namespace
+
+Operand read_quantized(const at::Tensor& tensor, const std::string& label, const char* argument) {
   static const Name native_operand("_native_operand");
   const auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
   const auto method =
@@ -188,14 +242,18 @@ Operand read_quantized(const at::Tensor& tensor, const char* what) {
   if (!method) {
     PyErr_Clear();
     throw NotImplementedError(
-        concat(what, " is a ", Py_TYPE(object.ptr())->tp_name,
+        concat(label, ": ", argument, " is a ", Py_TYPE(object.ptr())->tp_name,
                "; a plain tensor or a quantized tensor is required. Convert it first."));
   }
   const py::tuple parts = method();
+  const BufferCheck check{label, argument, tensor};
   Operand operand;
-  operand.data = unpack_tensor(py::object(parts[0]).ptr(), what);
-  operand.scale_inv = unpack_tensor(py::object(parts[1]).ptr(), what);
+  operand.data = check("_data", parts[0], at::kByte, tensor.sizes());
+  operand.scale_inv = check("_scale_inv", parts[1], at::kFloat, {1});
   operand.dtype = static_cast<DType>(py::cast<int>(parts[2]));
+  TE_CHECK_TYPE(operand.dtype == DType::kFloat8E4M3 || operand.dtype == DType::kFloat8E5M2, label,
+                ": ", argument, " has _fp8_dtype ", py::cast<int>(parts[2]),
+                "; kFloat8E4M3 or kFloat8E5M2 is required. Quantize it again.");
   return operand;
 }
 
@@ -213,9 +271,10 @@ LinearParameters LinearPart::read_parameters(PyObject* module,
   for (const Name& name : spec_.weight_names) {
     parameters.weights.push_back(read_tensor(module, name));
     const at::Tensor& weight = parameters.weights.back();
-    TE_CHECK(weight.defined() && weight.dim() == 2 && weight.size(1) == spec_.in_features,
-             spec_.label, ": parameter ", name.text(), " has shape ",
-             weight.defined() ? weight.sizes() : at::IntArrayRef(), "; [rows, ", spec_.in_features,
+    TE_CHECK(weight.defined(), spec_.label, ": parameter ", name.text(),
+             " is None; a tensor of shape [rows, ", spec_.in_features, "] is required.");
+    TE_CHECK(weight.dim() == 2 && weight.size(1) == spec_.in_features, spec_.label, ": parameter ",
+             name.text(), " has shape ", weight.sizes(), "; [rows, ", spec_.in_features,
              "] is required.");
     required.check(spec_.label, weight, name);
     rows += weight.size(0);
@@ -247,8 +306,9 @@ Operand LinearPart::weight_operand(const CallState& state, const LinearParameter
   const at::Tensor& first = parameters.weights[0];
   if (is_python_tensor(first)) {
     const py::gil_scoped_acquire gil;
-    return state.is_quantized ? read_quantized(first, spec_.label.c_str())
-                              : Operand::high_precision(dequantize_python(first, dtype));
+    return state.is_quantized
+               ? read_quantized(first, spec_.label, spec_.weight_names[0].text().c_str())
+               : Operand::high_precision(dequantize_python(first, dtype));
   }
   if (!state.is_quantized) {
     return Operand::high_precision(as_dtype(concatenate(parameters.weights), dtype));
@@ -327,12 +387,14 @@ at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarTy
   return d;
 }
 
-Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& gradient,
-                            const GradOutputRequest& request, at::Tensor* grad_bias) {
+Operand prepare_grad_output(const CallState& state, const LinearSpec& spec,
+                            const at::Tensor& gradient, const GradOutputRequest& request,
+                            at::Tensor* grad_bias) {
   Operand operand;
   const bool is_quantized_already = state.is_quantized && is_python_tensor(gradient);
   if (is_quantized_already && request.needs_operand) {
-    operand = with_gil([&] { return read_quantized(gradient, "grad_output"); });
+    operand =
+        with_gil([&] { return read_quantized(gradient, backward_label(spec), "grad_output"); });
   }
   if (is_quantized_already && grad_bias == nullptr) {
     return operand;
@@ -342,7 +404,7 @@ Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& 
   if (!state.is_quantized) {
     operand = Operand::high_precision(grad_output);
   } else if (!is_quantized_already && request.needs_operand) {
-    Quantizer& quantizer = state.quantizers->grad_output(gemm);
+    Quantizer& quantizer = state.quantizers->grad_output(spec.gemm);
     operand = quantizer.make_operand(grad_output.sizes(), grad_output);
     const Quantizer::Destination destination{
         .data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
@@ -358,10 +420,10 @@ Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& 
   return operand;
 }
 
-TensorList run_wgrad(const WgradTask& task, bool fuse) {
+TensorList run_wgrad(const WgradTask& task, const LinearSpec& spec) {
   TensorList gradients;
-  if (fuse) {
-    accumulate_into_main_grad(task);
+  if (spec.fuse_wgrad_accumulation) {
+    accumulate_into_main_grad(task, spec);
     const py::gil_scoped_acquire gil;
     for (const at::Tensor& weight : task.weights) {
       gradients.push_back(weight.requires_grad() ? placeholder_gradient(weight) : at::Tensor());
@@ -393,7 +455,7 @@ std::pair<TensorList, TensorList> run_delayed_wgrad(LinearPart& linear) {
   const WgradTask task = std::move(tasks.front());
   tasks.pop_front();
   const PlainOperators plain;
-  TensorList gradients = run_wgrad(task, linear.spec().fuse_wgrad_accumulation);
+  TensorList gradients = run_wgrad(task, linear.spec());
   if (linear.spec().fuse_wgrad_accumulation) {
     gradients.assign(gradients.size(), at::Tensor());  // placeholders are for autograd alone
   }
@@ -419,14 +481,28 @@ void SavedLinear::save_weight(const Operand& operand, const LinearParameters& pa
   }
 }
 
-Operand SavedLinear::unpack_weight(torch::autograd::Node* node) const {
+Operand SavedLinear::unpack_weight(torch::autograd::Node* node, const LinearSpec& spec,
+                                   at::ScalarType dtype) const {
   if (!weight_is_parameter) {
     return weight.unpack(node);
   }
   TensorList parameters;
+  int64_t rows = 0;
   for (const auto& saved : weights) {
     parameters.push_back(unpack_saved(saved));
+    // An assignment to .data replaces the values of a saved parameter, unnoticed by autograd.
+    const at::Tensor& parameter = parameters.back();
+    TE_CHECK(parameter.dim() == 2 && parameter.size(1) == spec.in_features &&
+                 parameter.scalar_type() == dtype,
+             backward_label(spec), ": ", spec.weight_names[parameters.size() - 1].text(),
+             " has shape ", parameter.sizes(), " and dtype ", at::toString(parameter.scalar_type()),
+             "; [rows, ", spec.in_features, "] and ", at::toString(dtype),
+             " are required, as in forward. Keep parameters until backward.");
+    rows += parameter.size(0);
   }
+  TE_CHECK(rows == spec.out_features, backward_label(spec), ": ", spec.weight_names[0].text(),
+           weights.size() > 1 ? " and the other weights have " : " has ", rows, " rows; ",
+           spec.out_features, " are required, as in forward. Keep parameters until backward.");
   return Operand::high_precision(concatenate(parameters));
 }
 

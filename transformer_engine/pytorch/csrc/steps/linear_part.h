@@ -141,12 +141,13 @@ struct GradOutputRequest {
   at::ScalarType dtype;  // of the activations
   bool needs_operand;    // for dgrad or wgrad
 };
-Operand prepare_grad_output(const CallState& state, int gemm, const at::Tensor& gradient,
-                            const GradOutputRequest& request, at::Tensor* grad_bias);
+Operand prepare_grad_output(const CallState& state, const LinearSpec& spec,
+                            const at::Tensor& gradient, const GradOutputRequest& request,
+                            at::Tensor* grad_bias);
 
-// Runs a weight gradient: into main_grad when `fuse` (the result is then undefined, or a
-// placeholder for frameworks that asked for one), else one new tensor per weight.
-TensorList run_wgrad(const WgradTask& task, bool fuse);
+// Runs a weight gradient: into main_grad with fuse_wgrad_accumulation (the result is then
+// undefined, or a placeholder for frameworks that asked for one), else one new tensor per weight.
+TensorList run_wgrad(const WgradTask& task, const LinearSpec& spec);
 
 // Runs the oldest delayed weight gradient of the layer: (gradients, weights), one each; undefined
 // where the gradient went into main_grad. RuntimeError when there is none.
@@ -163,13 +164,16 @@ struct SavedLinear {
 
   void save_weight(const Operand& operand, const LinearParameters& parameters, bool needs_dgrad,
                    at::ScalarType dtype);
-  Operand unpack_weight(torch::autograd::Node* node) const;
+  // `dtype` of the activations.
+  Operand unpack_weight(torch::autograd::Node* node, const LinearSpec& spec,
+                        at::ScalarType dtype) const;
   void reset();
 };
 
-// (data, scale_inv, dtype) of a quantized parameter or input; TypeError when it is another kind of
-// tensor subclass.
-Operand read_quantized(const at::Tensor& tensor, const char* what);
+// The bytes of a quantized parameter, input or gradient; `label` and `argument` open the messages:
+// "Linear.forward: weight ...". NotImplementedError for another kind of tensor subclass, TypeError
+// or ValueError for buffers that do not fit the tensor.
+Operand read_quantized(const at::Tensor& tensor, const std::string& label, const char* argument);
 // The plain tensor a quantized one stands for.
 at::Tensor dequantize_python(const at::Tensor& tensor, at::ScalarType dtype);
 

@@ -77,7 +77,7 @@ void LinearNode::add_weight_gradients(WgradTask task, variable_list* result) con
     linear->wgrad_store().tasks.push_back(std::move(task));
     return;
   }
-  const TensorList gradients = run_wgrad(task, spec.fuse_wgrad_accumulation);
+  const TensorList gradients = run_wgrad(task, spec);
   for (size_t i = 0; i < gradients.size(); ++i) {
     (*result)[first_weight() + i] = gradients[i];
   }
@@ -140,7 +140,7 @@ variable_list LinearNode::apply(variable_list&& grads) {
       grad_bias = at::empty({output_sizes.back()}, options.dtype(biases[0].scalar_type()));
     }
     const Operand grad_output =
-        prepare_grad_output(state, linear->spec().gemm, grad,
+        prepare_grad_output(state, linear->spec(), grad,
                             {.dtype = dtype, .needs_operand = needs_dgrad || wanted.weight},
                             wanted.bias ? &grad_bias : nullptr);
     if (wanted.bias) {
@@ -148,7 +148,7 @@ variable_list LinearNode::apply(variable_list&& grads) {
     }
     if (needs_dgrad) {
       const at::Tensor grad_input =
-          dgrad(grad_output, linear_saved.unpack_weight(this), dtype,
+          dgrad(grad_output, linear_saved.unpack_weight(this, linear->spec(), dtype), dtype,
                 grad_layernorm.defined() ? grad_layernorm.clone() : at::Tensor());
       add_input_gradients(grad_input, wanted, &result);
     }
@@ -212,7 +212,7 @@ Operand LinearStep::input_operand(Call& call, NormResult* norm_result) {
       state.quantizers != nullptr ? &state.quantizers->input(spec_.linear.gemm) : nullptr;
   if (!spec_.norm.has_value()) {
     if (state.is_quantized && is_python_tensor(call.input)) {
-      return with_gil([&] { return read_quantized(call.input, spec_.name.c_str()); });
+      return with_gil([&] { return read_quantized(call.input, spec_.name, "inp"); });
     }
     // The tensor itself where nothing has to change, so that autograd's version check watches it.
     call.source = as_plain(call.input);

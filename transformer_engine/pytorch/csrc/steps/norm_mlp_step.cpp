@@ -197,7 +197,7 @@ void NormMLPNode::add_weight_gradient(LinearPart& linear, WgradTask task, size_t
     linear.wgrad_store().tasks.push_back(std::move(task));
     return;
   }
-  (*result)[edge] = run_wgrad(task, linear.spec().fuse_wgrad_accumulation)[0];
+  (*result)[edge] = run_wgrad(task, linear.spec())[0];
 }
 
 void NormMLPNode::add_norm_gradients(const SavedNorm::Tensors& norm,
@@ -240,13 +240,14 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
     at::Tensor grad_fc2_bias =
         wants_fc2_bias ? at::empty(fc2_bias.sizes(), fc2_bias.options()) : at::Tensor();
     const Operand grad_output = prepare_grad_output(
-        state, 1, grad, {.dtype = dtype, .needs_operand = wants_fc1 || wants_fc2_weight},
+        state, fc2->spec(), grad, {.dtype = dtype, .needs_operand = wants_fc1 || wants_fc2_weight},
         wants_fc2_bias ? &grad_fc2_bias : nullptr);
     if (wants_fc2_bias) {
       result[fc2_bias_edge()] = grad_fc2_bias;
     }
-    const Operand fc1_weight =
-        wants_norm || spec.recomputes ? fc1_saved.unpack_weight(this) : Operand{};
+    const Operand fc1_weight = wants_norm || spec.recomputes
+                                   ? fc1_saved.unpack_weight(this, fc1->spec(), dtype)
+                                   : Operand{};
     const SavedNorm::Tensors norm =
         wants_norm || spec.recomputes ? norm_saved.unpack() : SavedNorm::Tensors{};
     const Activated activated = restore(fc1_weight, norm);
@@ -256,7 +257,7 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
     }
     if (wants_fc1) {
       const at::Tensor grad_activated =
-          dgrad(grad_output, fc2_saved.unpack_weight(this), dtype, {});
+          dgrad(grad_output, fc2_saved.unpack_weight(this, fc2->spec(), dtype), dtype, {});
       at::Tensor grad_fc1_bias =
           wants_fc1_bias ? at::empty(fc1_bias.sizes(), fc1_bias.options()) : at::Tensor();
       const Operand grad_fc1 = activation_backward_part(grad_activated, activated.fc1_output,

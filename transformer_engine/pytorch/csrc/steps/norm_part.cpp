@@ -33,9 +33,10 @@ NormParameters read_norm_parameters(const NormSpec& spec, PyObject* module,
   NormParameters parameters;
   const auto read = [&](const Name& name) {
     at::Tensor tensor = read_tensor(module, name);
-    TE_CHECK(tensor.defined() && tensor.numel() == spec.hidden, spec.label, ": parameter ",
-             name.text(), " has shape ", tensor.defined() ? tensor.sizes() : at::IntArrayRef(),
-             "; ", spec.hidden, " elements are required.");
+    TE_CHECK(tensor.defined(), spec.label, ": parameter ", name.text(), " is None; a tensor of ",
+             spec.hidden, " elements is required.");
+    TE_CHECK(tensor.numel() == spec.hidden, spec.label, ": parameter ", name.text(), " has shape ",
+             tensor.sizes(), "; ", spec.hidden, " elements are required.");
     required.check(spec.label, tensor, name);
     return tensor;
   };

@@ -214,13 +214,14 @@ class Float8TensorStorage(QuantizedTensorStorage):
         if rowwise_usage is False:
             self._data = None
 
-    def _native_operand(self) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """What a native step multiplies: contiguous bytes, scale_inv and DType number."""
+    def _native_operand(self) -> tuple[torch.Tensor | None, torch.Tensor, int]:
+        """What a native step multiplies: bytes (which it checks), scale_inv and DType number."""
         data = self._data
-        if data is None:
-            assert self._transpose is not None
-            data = self._transpose.t().reshape(self._shape)
-        return data.contiguous(), self._scale_inv, int(self._fp8_dtype)
+        if data is None and self._transpose is not None and not self._is_transpose_discarded:
+            data = self._transpose.t()
+            if data.numel() == self._shape.numel():
+                data = data.reshape(self._shape)
+        return data, self._scale_inv, int(self._fp8_dtype)
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
         """(rowwise bytes, transposed bytes)."""
