@@ -185,6 +185,16 @@ def test_an_input_of_another_type_is_a_type_error(case):
 
 
 @PLAIN
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+def test_a_sparse_input_is_a_type_error(case, layout):
+    x = case.input().detach().to_sparse(layout=layout)
+    with pytest.raises(TypeError, match=f"{case.input_name} has layout Sparse.*to_dense"):
+        case.make()(x)
+    assert_identical(case.make()(x.to_dense()), case.make()(case.input()), "output")
+
+
+@PLAIN
 def test_the_signature_is_introspectable(case):
     module = case.make()
     assert next(iter(inspect.signature(module.forward).parameters)) == case.input_name

@@ -349,7 +349,7 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
       call.edges.add(bias);
     }
   }
-  call.needs_node = at::GradMode::is_enabled() && call.edges.any_requires_grad();
+  call.needs_node = call.edges.are_recorded();
   Outputs outputs;
   {
     const py::gil_scoped_release no_gil;

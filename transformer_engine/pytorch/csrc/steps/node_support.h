@@ -29,8 +29,10 @@ struct PlainOperators {
 class EdgeList {
  public:
   void add(const at::Tensor& tensor);
-  // True when autograd wants a gradient for any tensor so far.
-  bool any_requires_grad() const { return requires_grad_; }
+  // True when autograd records functions of the tensors so far: one requires a gradient, and
+  // neither no_grad, inference mode (also with enable_grad inside) nor a caller below autograd
+  // forbids it.
+  bool are_recorded() const;
   torch::autograd::edge_list take() { return std::move(edges_); }
 
  private:
@@ -61,8 +63,8 @@ struct ParameterRule {
   void check(const std::string& label, const at::Tensor& parameter, const Name& name) const;
 };
 
-// TypeError for an input that is not FP32, BF16 or FP16, RuntimeError for one without data (meta)
-// or on another kind of device.
+// TypeError for an input that is not dense or not FP32, BF16 or FP16, RuntimeError for one without
+// data (meta) or on another kind of device.
 void check_input_kind(const std::string& label, const char* what, const at::Tensor& input);
 
 // Checks an input's dtype, device and last dimension.

@@ -334,7 +334,7 @@ void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObje
   if (!call.fc2.biases.empty() && !spec_.return_bias) {
     call.edges.add(call.fc2.biases[0]);
   }
-  call.needs_node = at::GradMode::is_enabled() && call.edges.any_requires_grad();
+  call.needs_node = call.edges.are_recorded();
 }
 
 at::Tensor NormMLPStep::compute(Call& call) {

@@ -96,7 +96,7 @@ PyObject* NormStep::forward(PyObject* module, PyObject* args, PyObject* kwargs) 
   if (parameters.beta.defined()) {
     edges.add(parameters.beta);
   }
-  const bool needs_node = at::GradMode::is_enabled() && edges.any_requires_grad();
+  const bool needs_node = edges.are_recorded();
   at::Tensor output;
   {
     const py::gil_scoped_release no_gil;
