@@ -42,11 +42,27 @@ TE_INLINE void prefetch_later_row(const T* in, int64_t stride, int64_t count) {
   }
 }
 
+// Reading far more than the caches hold, one core waits for the start of every page, where the
+// processor's prefetcher begins anew: ask for what comes kAheadBytes later. Measured on Zen 5, 64
+// MiB of BF16: 8 to 32 KiB ahead gain the same 10 %, less than 4 KiB nothing.
+template <typename T>
+TE_INLINE void prefetch_ahead(const T* in, int64_t count) {
+  constexpr int64_t kLineBytes = 64, kAheadBytes = 16384;
+  const auto address = reinterpret_cast<uintptr_t>(in) + uintptr_t{kAheadBytes};
+  for (int64_t offset = 0; offset < count * int64_t{sizeof(T)}; offset += kLineBytes) {
+    __builtin_prefetch(reinterpret_cast<const void*>(address + static_cast<uintptr_t>(offset)),
+                       /*for writing=*/0, /*locality=*/0);
+  }
+}
+
 // Any value, any scale. amax: largest magnitude so far.
 template <typename Format, bool kStream, typename T>
 TE_INLINE Vf quantize_row(const T* in, uint8_t* out, int64_t cols, Vf scale, Vf amax) {
   int64_t i = 0;
   for (; i + kWidth <= cols; i += kWidth) {
+    if constexpr (kStream) {
+      prefetch_ahead(in + i, kWidth);
+    }
     const Vf x = load(in + i);
     amax = max_abs(x, amax);
     const Vi codes = encode_lanes<Format>(x * scale);
@@ -92,6 +108,9 @@ TE_INLINE void quantize_bf16_rows(const QuantizeTile& tile, Vf scale, Magnitudes
     }
     int64_t i = 0;
     for (; i + kBulk <= tile.cols; i += kBulk) {
+      if constexpr (kStream) {
+        prefetch_ahead(in + i, kBulk);
+      }
       const Register codes = encode_bulk<Format>(in + i, scale, magnitudes);
       if constexpr (kStream) {
         stream_register(out + i, codes);
