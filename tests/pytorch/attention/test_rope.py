@@ -114,11 +114,51 @@ def test_interpolation(length, ratio):
     assert_within(module(length)[:, 0, 0, :4], expected, angle_bound(expected))
 
 
-def test_constructor_refusals():
-    with pytest.raises(ValueError, match="dim gives 7 rotating channels"):
-        RotaryPositionEmbedding(7)
-    with pytest.raises(ValueError, match="seq_len_interpolation_factor is 2 and"):
-        RotaryPositionEmbedding(8, seq_len_interpolation_factor=2)
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"dim": 7}, ValueError, "dim gives 7 rotating channels"),
+        ({"dim": 12, "rotary_percent": 0.25}, ValueError, "dim gives 3 rotating channels"),
+        ({"dim": 4, "rotary_percent": 0.1}, ValueError, "dim gives 0 rotating channels"),
+        ({"dim": 0}, ValueError, "dim is 0"),
+        ({"dim": -2}, ValueError, "dim is -2"),
+        ({"dim": "x"}, TypeError, "dim is 'x'"),
+        ({"dim": 8.0}, TypeError, "dim is 8.0"),
+        ({"rotary_percent": 0.0}, ValueError, "rotary_percent is 0.0"),
+        ({"rotary_percent": -0.5}, ValueError, "rotary_percent is -0.5"),
+        ({"rotary_percent": 1.5}, ValueError, "rotary_percent is 1.5"),
+        ({"rotary_percent": math.nan}, ValueError, "rotary_percent is nan"),
+        ({"rotary_percent": "a"}, TypeError, "rotary_percent is 'a'"),
+        ({"rotary_base": 0}, ValueError, "rotary_base is 0"),
+        ({"rotary_base": math.inf}, ValueError, "rotary_base is inf"),
+        ({"rotary_base": None}, TypeError, "rotary_base is None"),
+        ({"seq_len_interpolation_factor": 2}, ValueError, "seq_len_interpolation_factor is 2 and"),
+        ({"seq_len_interpolation_factor": 0}, ValueError, "seq_len_interpolation_factor is 0;"),
+        (
+            {"pretrained_max_position_embeddings": -8},
+            ValueError,
+            "pretrained_max_position_embeddings is -8",
+        ),
+    ],
+)
+def test_constructor_refusals(arguments, error, message):
+    with pytest.raises(error, match=f"^RotaryPositionEmbedding: {message}"):
+        RotaryPositionEmbedding(**{"dim": 8, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((-4,), ValueError, "max_seq_len is -4"),
+        ((2.5,), TypeError, "max_seq_len is 2.5"),
+        ((None,), TypeError, "max_seq_len is None"),
+        ((4, "x"), TypeError, "offset is 'x'"),
+        ((4, math.nan), ValueError, "offset is nan"),
+    ],
+)
+def test_lengths_that_are_refused(arguments, error, message):
+    with pytest.raises(error, match=f"^RotaryPositionEmbedding.forward: {message}"):
+        RotaryPositionEmbedding(8)(*arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -289,6 +329,7 @@ def test_fused_qkv_start_positions_and_context_parallel():
 
 T, FREQS = torch.zeros(4, 2, 1, 4), torch.zeros(8, 1, 1, 4)
 CU = torch.tensor([0, 4], dtype=torch.int32)
+THD = {"t": T[:, 0], "tensor_format": "thd", "cu_seqlens": CU}
 
 
 @pytest.mark.parametrize(
@@ -302,7 +343,21 @@ CU = torch.tensor([0, 4], dtype=torch.int32)
         ({"freqs": FREQS[:, 0]}, r"freqs has shape \(8, 1, 4\)"),
         ({"freqs": torch.zeros(8, 1, 1, 6)}, "freqs rotates 6 channels and the head size is 4"),
         ({"cp_size": 2, "cp_rank": 2}, "cp_rank is 2 and cp_size is 2"),
+        ({"cp_size": 0}, "cp_size is 0"),
+        ({"cp_rank": -1}, "cp_rank is -1"),
         ({"t": T[:3], "cp_size": 2}, "t holds 3 positions"),
+        ({"freqs": FREQS.to("meta")}, "freqs is on meta"),
+        ({"start_positions": torch.ones(2).bool()}, "start_positions has shape"),
+        ({**THD, "cu_seqlens": torch.tensor([0, 3, 20])}, r"cu_seqlens is \[0, 3, 20\]"),
+        ({**THD, "cu_seqlens": torch.tensor([0, 3, 2])}, r"cu_seqlens is \[0, 3, 2\]"),
+        ({**THD, "cu_seqlens": torch.tensor([1, 4])}, r"cu_seqlens is \[1, 4\]"),
+        ({**THD, "cu_seqlens": CU[:1]}, "cu_seqlens has shape"),
+        ({**THD, "freqs": FREQS[:3]}, r"sequences of \[4\] tokens start at \[0\] and freqs has 3"),
+        (
+            {**THD, "start_positions": torch.tensor([5])},
+            r"sequences of \[4\] tokens start at \[5\]",
+        ),
+        ({**THD, "start_positions": torch.tensor([-1])}, r"sequences .* start at \[-1\]"),
     ],
 )
 def test_refusals(arguments, message):
@@ -311,9 +366,21 @@ def test_refusals(arguments, message):
         apply_rotary_pos_emb(**arguments)
 
 
-def test_integer_angles_are_refused():
-    with pytest.raises(TypeError, match=r"freqs has dtype torch\.int64"):
-        apply_rotary_pos_emb(T, FREQS.long())
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"freqs": FREQS.long()}, r"freqs has dtype torch\.int64"),
+        ({"freqs": None}, "freqs is None"),
+        ({"t": T.long()}, r"t has dtype torch\.int64"),
+        ({"t": T.numpy()}, "t is of type ndarray"),
+        ({"start_positions": [0, 0]}, r"start_positions is \[0, 0\]"),
+        ({**THD, "cu_seqlens": [0, 4]}, r"cu_seqlens is \[0, 4\]"),
+        ({"cp_size": "a"}, "cp_size is 'a'"),
+    ],
+)
+def test_wrong_types_are_refused(arguments, message):
+    with pytest.raises(TypeError, match=rf"^apply_rotary_pos_emb: {message}"):
+        apply_rotary_pos_emb(**{"t": T, "freqs": FREQS, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -324,6 +391,9 @@ def test_integer_angles_are_refused():
         ({"start_positions": CU, "cp_size": 2}, "start_positions is given with cp_size=2"),
         ({"qkv_split_arg_list": [4, 4, 5]}, r"qkv_split_arg_list is \[4, 4, 5\]"),
         ({"qkv_split_arg_list": [5, 4, 3]}, r"qkv_split_arg_list is \[5, 4, 3\]"),
+        ({"qkv_split_arg_list": [-4, 4, 12]}, r"qkv_split_arg_list\[0\] is -4"),
+        ({"qkv": T[0]}, r"qkv has shape \(2, 1, 4\)"),
+        ({"k_freqs": FREQS[:3]}, "freqs has 3 positions; qkv needs 4"),
     ],
 )
 def test_fused_qkv_refusals(arguments, message):
@@ -335,6 +405,22 @@ def test_fused_qkv_refusals(arguments, message):
         **arguments,
     }
     with pytest.raises(ValueError, match=rf"apply_fused_qkv_rotary_pos_emb: {message}"):
+        apply_fused_qkv_rotary_pos_emb(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"qkv": None}, "qkv is None"),
+        ({"q_freqs": None}, "q_freqs is None"),
+        ({"qkv_split_arg_list": None}, "qkv_split_arg_list is None"),
+        ({"qkv_split_arg_list": [4, 4, 4.0]}, r"qkv_split_arg_list\[2\] is 4\.0"),
+    ],
+)
+def test_fused_qkv_wrong_types_are_refused(arguments, message):
+    whole = {"qkv": torch.zeros(4, 2, 1, 12), "q_freqs": FREQS, "k_freqs": FREQS}
+    arguments = {**whole, "qkv_split_arg_list": [4, 4, 4], **arguments}
+    with pytest.raises(TypeError, match=rf"^apply_fused_qkv_rotary_pos_emb: {message}"):
         apply_fused_qkv_rotary_pos_emb(**arguments)
 
 

@@ -10,11 +10,15 @@ token at position ``p`` becomes ``(x cos - y sin, y cos + x sin)``. The pairs ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from ..arguments import check_choice, check_int, check_number, check_tensor, received
 
 __all__ = [
     "RotaryPositionEmbedding",
@@ -73,6 +77,18 @@ class RotaryPositionEmbedding(torch.nn.Module):
         interleaved: bool = False,
     ) -> None:
         super().__init__()
+        who = "RotaryPositionEmbedding"
+        dim = check_int(who, "dim", dim)
+        rule = "0 < rotary_percent <= 1 must hold."
+        check_number(who, "rotary_percent", rotary_percent, rule, lambda x: 0.0 < x <= 1.0)
+        rule = "it must be a finite number above 0."
+        for name, value in (
+            ("rotary_base", rotary_base),
+            ("seq_len_interpolation_factor", seq_len_interpolation_factor),
+            ("pretrained_max_position_embeddings", pretrained_max_position_embeddings),
+        ):
+            if value is not None or name == "rotary_base":
+                check_number(who, name, value, rule, lambda x: 0.0 < x < math.inf)
         if rotary_percent < 1.0:
             dim = int(dim * rotary_percent)
         if dim <= 0 or dim % 2 != 0:
@@ -116,7 +132,17 @@ class RotaryPositionEmbedding(torch.nn.Module):
         -------
         torch.Tensor
             FP32 ``[max_seq_len, 1, 1, dim]``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            `max_seq_len` is no int or negative, `offset` no number.
         """
+        who = "RotaryPositionEmbedding.forward"
+        if not torch.compiler.is_compiling():  # where sizes may be symbols
+            max_seq_len = check_int(who, "max_seq_len", max_seq_len, minimum=0)
+            if not isinstance(offset, Tensor):
+                check_number(who, "offset", offset)
         inv_freq = self.inv_freq
         positions = torch.arange(max_seq_len, device=inv_freq.device, dtype=torch.float32) + offset
         factor = self.seq_len_interpolation_factor
@@ -144,6 +170,7 @@ class _Placement:
     cu_seqlens: Tensor | None
     cp_size: int
     cp_rank: int
+    name: str = "t"  # of the tensor, for messages
 
 
 def _local_positions(length: int, cp_size: int, cp_rank: int, device: torch.device) -> Tensor:
@@ -202,14 +229,14 @@ def _angles_of_tokens(freqs: Tensor, shape: Sequence[int], place: _Placement, wh
     start = place.start_positions
     if place.cp_size > 1 and length % 2 != 0:
         raise ValueError(
-            f"{who}: t holds {length} positions of each sequence; with cp_size={place.cp_size} a "
-            "rank holds two equal chunks, so the number must be even. Pad the sequences to a "
-            "multiple of 2 * cp_size."
+            f"{who}: {place.name} holds {length} positions of each sequence; with "
+            f"cp_size={place.cp_size} a rank holds two equal chunks, so the number must be "
+            "even. Pad the sequences to a multiple of 2 * cp_size."
         )
     if length * place.cp_size > rows:
         raise ValueError(
-            f"{who}: freqs has {rows} positions; t needs {length * place.cp_size}. Build freqs for "
-            "a longer sequence."
+            f"{who}: freqs has {rows} positions; {place.name} needs "
+            f"{length * place.cp_size}. Build freqs for a longer sequence."
         )
     if start is None:
         if place.cp_size == 1:
@@ -260,8 +287,8 @@ def _rotate(t: Tensor, angles: Tensor, interleaved: bool, fused: bool) -> Tensor
     return torch.cat((turned, t[..., width:]), -1) if is_partial else turned
 
 
-def _check_table(freqs: Tensor, head_size: int, name: str, who: str) -> None:
-    shape = tuple(freqs.shape)
+def _check_table(freqs: Tensor, t: Tensor, head_size: int, name: str, who: str) -> None:
+    shape = tuple(check_tensor(who, name, freqs).shape)
     if len(shape) != 4 or shape[1] != 1 or shape[2] != 1:
         raise ValueError(
             f"{who}: {name} has shape {shape}; it must be [positions, 1, 1, channels], as "
@@ -276,6 +303,37 @@ def _check_table(freqs: Tensor, head_size: int, name: str, who: str) -> None:
         raise TypeError(
             f"{who}: {name} has dtype {freqs.dtype}; angles must be floating point (FP32 is exact)."
         )
+    if freqs.device != t.device:
+        raise ValueError(
+            f"{who}: {name} is on {freqs.device} and what it rotates on {t.device}; they "
+            "must be on one device."
+        )
+
+
+def _is_integer(x: Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+
+
+def _check_packed(tokens: int, rows: int, place: _Placement, who: str) -> None:
+    """Cumulative lengths against the tokens and the table, where no device has to be waited for."""
+    cu_seqlens, start = place.cu_seqlens, place.start_positions
+    on_host = all(x is None or x.device.type == "cpu" for x in (cu_seqlens, start))
+    if cu_seqlens is None or not on_host or torch.compiler.is_compiling():
+        return
+    ends = cu_seqlens.tolist()
+    lengths = [after - before for before, after in pairwise(ends)]
+    if ends[0] != 0 or min(lengths) < 0 or ends[-1] > tokens * place.cp_size:
+        raise ValueError(
+            f"{who}: cu_seqlens is {ends} and t has {tokens} tokens on each of {place.cp_size} "
+            "ranks; it must start at 0, never decrease and stay within the tokens."
+        )
+    starts = [0] * len(lengths) if start is None else start.tolist()
+    needed = max(first + length for first, length in zip(starts, lengths, strict=True))
+    if needed > rows or min(starts) < 0:
+        raise ValueError(
+            f"{who}: sequences of {lengths} tokens start at {starts} and freqs has {rows} "
+            f"positions; {needed} are needed. Build freqs for a longer sequence."
+        )
 
 
 def _check_start_positions(
@@ -284,7 +342,7 @@ def _check_start_positions(
     start = place.start_positions
     if start is None:
         return
-    if tuple(start.shape) != (batch,) or start.is_floating_point():
+    if tuple(start.shape) != (batch,) or not _is_integer(start):
         raise ValueError(
             f"{who}: start_positions has shape {tuple(start.shape)} and dtype {start.dtype}; it "
             f"must be an integer tensor of shape ({batch},), one start per sequence."
@@ -303,17 +361,26 @@ def _check_start_positions(
 def _check_placement(t: Tensor, place: _Placement, who: str) -> None:
     """Checks which need no value of a tensor."""
     tensor_format = place.tensor_format
-    if tensor_format not in _FORMATS:
-        raise ValueError(
-            f"{who}: tensor_format is {tensor_format!r}; it must be one of {', '.join(_FORMATS)}."
+    check_choice(who, "tensor_format", tensor_format, _FORMATS)
+    if not check_tensor(who, place.name, t).is_floating_point():
+        raise TypeError(
+            f"{who}: {place.name} has dtype {t.dtype}; it must be floating point. Cast it first."
         )
+    for name, operand in (
+        ("cu_seqlens", place.cu_seqlens),
+        ("start_positions", place.start_positions),
+    ):
+        if operand is not None:
+            check_tensor(who, name, operand)
+    check_int(who, "cp_size", place.cp_size)
+    check_int(who, "cp_rank", place.cp_rank, minimum=0)
     rank = 3 if tensor_format == "thd" else 4
     if t.dim() != rank:
         raise ValueError(
-            f"{who}: t has shape {tuple(t.shape)}; {tensor_format} needs {rank} dimensions. "
-            "Reshape it or name another tensor_format."
+            f"{who}: {place.name} has shape {tuple(t.shape)}; {tensor_format} needs {rank} "
+            "dimensions. Reshape it or name another tensor_format."
         )
-    if not 0 <= place.cp_rank < place.cp_size:
+    if place.cp_rank >= place.cp_size:
         raise ValueError(
             f"{who}: cp_rank is {place.cp_rank} and cp_size is {place.cp_size}; 0 <= cp_rank < "
             "cp_size must hold."
@@ -325,7 +392,7 @@ def _check_placement(t: Tensor, place: _Placement, who: str) -> None:
                 f"{who}: cu_seqlens is None; thd needs the cumulative lengths of the packed "
                 "sequences."
             )
-        if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2 or cu_seqlens.is_floating_point():
+        if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2 or not _is_integer(cu_seqlens):
             raise ValueError(
                 f"{who}: cu_seqlens has shape {tuple(cu_seqlens.shape)} and dtype "
                 f"{cu_seqlens.dtype}; it must be an integer vector of sequences + 1 cumulative "
@@ -376,13 +443,16 @@ def apply_rotary_pos_emb(  # noqa: PLR0913 - public signature
     Raises
     ------
     ValueError
-        Unknown format, a shape that does not fit, positions beyond the table, missing `cu_seqlens`.
+        Unknown format, a shape that does not fit, positions beyond the table, `cu_seqlens` that is
+        missing or does not fit.
+    TypeError
+        No tensor, or one of another kind of dtype.
     """
     who = "apply_rotary_pos_emb"
     place = _Placement(tensor_format, start_positions, cu_seqlens, cp_size, cp_rank)
     _check_placement(t, place, who)
     shape = t.shape
-    _check_table(freqs, shape[-1], "freqs", who)
+    _check_table(freqs, t, shape[-1], "freqs", who)
     if start_positions is not None:
         rows = freqs.shape[0]
         if tensor_format == "thd":
@@ -392,6 +462,8 @@ def apply_rotary_pos_emb(  # noqa: PLR0913 - public signature
                 (shape[0], shape[1]) if tensor_format == "bshd" else (shape[1], shape[0])
             )
             _check_start_positions(place, batch, length, rows, who, not fused)
+    if tensor_format == "thd":
+        _check_packed(shape[0], freqs.shape[0], place, who)
     return _rotate(t, _angles_of_tokens(freqs, shape, place, who), interleaved, fused)
 
 
@@ -446,9 +518,17 @@ def apply_fused_qkv_rotary_pos_emb(  # noqa: PLR0913 - public signature
         raise ValueError(
             f"{who}: start_positions is given with cp_size={cp_size}; only one of them may be used."
         )
-    place = _Placement(tensor_format, start_positions, None, cp_size, cp_rank)
+    place = _Placement(tensor_format, start_positions, None, cp_size, cp_rank, "qkv")
     _check_placement(qkv, place, who)
-    widths = tuple(qkv_split_arg_list)
+    if not isinstance(qkv_split_arg_list, (tuple, list)):
+        raise TypeError(
+            f"{who}: qkv_split_arg_list is {received(qkv_split_arg_list)}; it must be three widths "
+            "(q, k, v)."
+        )
+    widths = tuple(
+        check_int(who, f"qkv_split_arg_list[{i}]", width, minimum=0)
+        for i, width in enumerate(qkv_split_arg_list)
+    )
     shape = tuple(qkv.shape)
     if len(widths) != 3 or sum(widths) != shape[-1] or widths[1] <= 0 or widths[0] % widths[1] != 0:
         raise ValueError(
@@ -458,7 +538,7 @@ def apply_fused_qkv_rotary_pos_emb(  # noqa: PLR0913 - public signature
     head_size = widths[1]
     batch, length = (shape[0], shape[1]) if tensor_format == "bshd" else (shape[1], shape[0])
     for name, table in (("q_freqs", q_freqs), ("k_freqs", k_freqs)):
-        _check_table(table, head_size, name, who)
+        _check_table(table, qkv, head_size, name, who)
         _check_start_positions(place, batch, length, table.shape[0], who, False)
     query, key, value = qkv.split(widths, dim=-1)
     query = query.unflatten(-1, (widths[0] // head_size, head_size))
