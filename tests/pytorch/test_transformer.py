@@ -496,11 +496,11 @@ def test_parallel_groups_reach_the_descendants(monkeypatch):
         ({"fuse_wgrad_accumulation": True}, "fuse_wgrad_accumulation is True"),
         ({"self_attn_mask_type": "lower"}, "self_attn_mask_type is 'lower'"),
         ({"enc_dec_attn_mask_type": "lower"}, "enc_dec_attn_mask_type is 'lower'"),
-        ({"drop_path_rate": 1.0}, "drop_prob is 1.0"),
+        ({"drop_path_rate": 1.0}, "drop_path_rate is 1.0"),
         ({"num_gqa_groups": 3}, "num_gqa_groups is 3"),
         ({"layer_number": 0}, "layer_number is 0"),
         ({"qk_norm_type": "GroupNorm"}, "qk_norm_type is 'GroupNorm'"),
-        ({"attn_input_format": "hsbd"}, "qkv_format is 'hsbd'"),
+        ({"attn_input_format": "hsbd"}, "attn_input_format is 'hsbd'"),
         ({"softmax_type": "hard"}, "softmax_type is 'hard'"),
     ],
 )

@@ -12,14 +12,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention.masks import normalize_mask_type
-from .attention.multi_head_attention import MultiheadAttention, default_init
+from .arguments import (
+    check_callable,
+    check_choice,
+    check_epsilon,
+    check_int,
+    check_params_dtype,
+    check_probability,
+    check_share,
+    check_tensor,
+    group_size,
+)
+from .attention.masks import check_window, normalize_mask_type
+from .attention.multi_head_attention import (
+    MultiheadAttention,
+    check_attention_sizes,
+    check_hidden,
+    default_init,
+)
+from .attention.problem import QKV_FORMATS
 from .constants import LayerTypes
 from .module.layernorm import LayerNorm
 from .module.layernorm_mlp import LayerNormMLP
 from .module.rmsnorm import RMSNorm
 
 __all__ = ["DropPath", "TransformerLayer"]
+
+_WHO = "TransformerLayer"
 
 
 class DropPath(torch.nn.Module):
@@ -31,12 +50,15 @@ class DropPath(torch.nn.Module):
 
     def __init__(self, drop_prob: float = 0.0) -> None:
         super().__init__()
-        if not 0.0 <= drop_prob < 1.0:
-            raise ValueError(f"DropPath: drop_prob is {drop_prob}; 0 <= drop_prob < 1 must hold.")
-        self.drop_prob = drop_prob
+        self.drop_prob = check_share("DropPath", "drop_prob", drop_prob)
 
     def forward(self, hidden_state: Tensor) -> Tensor:
         """Same shape and dtype; the input itself outside training."""
+        if check_tensor("DropPath.forward", "hidden_state", hidden_state).dim() == 0:
+            raise ValueError(
+                "DropPath.forward: hidden_state has shape (); it must have a first "
+                "dimension, whose indices are dropped."
+            )
         if self.drop_prob == 0.0 or not self.training:
             return hidden_state
         keep = 1.0 - self.drop_prob
@@ -170,16 +192,9 @@ class TransformerLayer(torch.nn.Module):
         softmax_type: str = "vanilla",
     ) -> None:
         super().__init__()
-        if layer_type not in LayerTypes:
-            raise ValueError(
-                f"TransformerLayer: layer_type is {layer_type!r}; it must be one of "
-                f"{', '.join(LayerTypes)}."
-            )
-        if normalization not in ("LayerNorm", "RMSNorm"):
-            raise ValueError(
-                f"TransformerLayer: normalization is {normalization!r}; it must be LayerNorm or "
-                "RMSNorm."
-            )
+        check_choice(_WHO, "layer_type", layer_type, LayerTypes)
+        check_choice(_WHO, "normalization", normalization, ("LayerNorm", "RMSNorm"))
+        check_choice(_WHO, "attn_input_format", attn_input_format, QKV_FORMATS)
         if parallel_attention_mlp:
             _refuse_parallel_with(
                 layer_type, apply_residual_connection_post_layernorm, output_layernorm
@@ -193,7 +208,27 @@ class TransformerLayer(torch.nn.Module):
             ("self_attn_mask_type", self_attn_mask_type),
             ("enc_dec_attn_mask_type", enc_dec_attn_mask_type),
         ):
-            normalize_mask_type(value, "TransformerLayer", argument)
+            normalize_mask_type(value, _WHO, argument)
+        check_window(window_size, _WHO)
+        check_window(enc_dec_window_size, _WHO, "enc_dec_window_size")
+        check_probability(_WHO, "hidden_dropout", hidden_dropout)
+        check_probability(_WHO, "attention_dropout", attention_dropout)
+        check_share(_WHO, "drop_path_rate", drop_path_rate)
+        check_epsilon(_WHO, "layernorm_epsilon", layernorm_epsilon)
+        check_params_dtype(_WHO, "params_dtype", params_dtype)
+        for argument, function in (
+            ("init_method", init_method),
+            ("output_layer_init_method", output_layer_init_method),
+            ("get_rng_state_tracker", get_rng_state_tracker),
+        ):
+            check_callable(_WHO, argument, function)
+        for argument, number in (
+            ("layer_number", layer_number),
+            ("seq_length", seq_length),
+            ("micro_batch_size", micro_batch_size),
+        ):
+            if number is not None:
+                check_int(_WHO, argument, number)
         self.name = name
         self.layer_type = layer_type
         self.layer_number = layer_number
@@ -210,7 +245,16 @@ class TransformerLayer(torch.nn.Module):
         self.attn_input_format = attn_input_format
         self.seq_length = seq_length
         self.tp_group = tp_group
-        self.tp_size = tp_size if tp_group is None else torch.distributed.get_world_size(tp_group)
+        self.tp_size = (
+            check_int(_WHO, "tp_size", tp_size)
+            if tp_group is None
+            else group_size(_WHO, "tp_group", tp_group)
+        )
+        check_int(_WHO, "ffn_hidden_size", ffn_hidden_size)
+        check_attention_sizes(
+            _WHO, hidden_size, num_attention_heads, num_gqa_groups, kv_channels, self.tp_size
+        )
+        self.hidden_size = hidden_size
         self.sequence_parallel = self.tp_size > 1 and sequence_parallel
         self.drop_path = DropPath(drop_path_rate) if drop_path_rate > 0.0 else None
 
@@ -301,6 +345,8 @@ class TransformerLayer(torch.nn.Module):
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
         """Set the tensor-parallel group of every descendant that takes one."""
+        if tp_group is not None:
+            group_size(f"{_WHO}.set_tensor_parallel_group", "tp_group", tp_group)
         self.tp_group = tp_group
         for child in _descendants_with(self, "set_tensor_parallel_group"):
             child.set_tensor_parallel_group(tp_group)
@@ -369,9 +415,17 @@ class TransformerLayer(torch.nn.Module):
         torch.Tensor
             Same shape as `hidden_states`.
         """
+        self._check_call(
+            hidden_states,
+            {"attention_mask": attention_mask, "enc_dec_attn_mask": enc_dec_attn_mask},
+            encoder_output,
+            {
+                "self_attn_mask_type": self_attn_mask_type,
+                "enc_dec_attn_mask_type": enc_dec_attn_mask_type,
+            },
+            {"window_size": window_size, "enc_dec_window_size": enc_dec_window_size},
+        )
         mask_type = self.self_attn_mask_type if self_attn_mask_type is None else self_attn_mask_type
-        if attention_mask is not None:
-            _check_mask("attention_mask", attention_mask)
         device_type = hidden_states.device.type
         if torch.is_autocast_enabled(device_type):
             hidden_states = hidden_states.to(torch.get_autocast_dtype(device_type))
@@ -437,6 +491,34 @@ class TransformerLayer(torch.nn.Module):
         output = self._join(transformed, residual, True)
         return children["layernorm"](output) if self.output_layernorm else output
 
+    def _check_call(
+        self,
+        hidden_states: Any,
+        masks: dict[str, Any],
+        encoder_output: Any,
+        mask_types: dict[str, str | None],
+        windows: dict[str, tuple[int, int] | None],
+    ) -> None:
+        """Refuse what is wrong before a part of the layer records anything of it."""
+        who = "TransformerLayer.forward"
+        hidden, qkv_format = self.hidden_size, self.attn_input_format
+        check_hidden(who, "hidden_states", hidden_states, hidden, qkv_format)
+        if self.layer_type == "decoder":
+            if encoder_output is None:
+                raise ValueError(
+                    f"{who}: encoder_output is None; a decoder makes the keys and values of its "
+                    "cross attention of it."
+                )
+            check_hidden(who, "encoder_output", encoder_output, hidden, qkv_format)
+        for name, mask in masks.items():
+            if mask is not None:
+                _check_mask(name, mask)
+        for name, mask_type in mask_types.items():
+            if mask_type is not None:
+                normalize_mask_type(mask_type, who, name)
+        for name, window in windows.items():
+            check_window(window, who, name)
+
     def _cross_attend(
         self,
         hidden_states: Tensor,
@@ -444,8 +526,6 @@ class TransformerLayer(torch.nn.Module):
         mask: Tensor | tuple[Tensor, Tensor] | None,
         **options: Any,
     ) -> Tensor:
-        if mask is not None:
-            _check_mask("enc_dec_attn_mask", mask)
         for argument in ("attn_mask_type", "window_size", "bottom_right_diagonal"):
             if options[argument] is None:
                 options[argument] = getattr(self, f"enc_dec_{argument}")

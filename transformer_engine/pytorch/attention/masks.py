@@ -79,20 +79,22 @@ class MaskRule:
         return above or below
 
 
-def _check_window(window_size: tuple[int, int] | None, who: str) -> tuple[int, int] | None:
+def check_window(
+    window_size: tuple[int, int] | None, who: str, name: str = "window_size"
+) -> tuple[int, int] | None:
+    """A pair of sides, each -1 or more."""
     if window_size is None:
         return None
     is_pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
     if not is_pair or not all(type(side) is int for side in window_size):
         raise TypeError(
-            f"{who}: window_size is {window_size!r}; it must be a pair of int (left, right), -1 = "
+            f"{who}: {name} is {window_size!r}; it must be a pair of int (left, right), -1 = "
             "unbounded."
         )
     left, right = window_size
     if left < -1 or right < -1:
         raise ValueError(
-            f"{who}: window_size is ({left}, {right}); each side must be -1 (unbounded) or at "
-            "least 0."
+            f"{who}: {name} is ({left}, {right}); each side must be -1 (unbounded) or at least 0."
         )
     return left, right
 
@@ -110,7 +112,7 @@ def resolve_mask_rule(
     ``*_bottom_right``; other types take `bottom_right_diagonal`, by default True.
     """
     name = normalize_mask_type(attn_mask_type, who)
-    window = _check_window(window_size, who)
+    window = check_window(window_size, who)
     causal = "causal" in name
     if causal:
         left, right = (-1, 0) if window is None else window

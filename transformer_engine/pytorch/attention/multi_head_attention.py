@@ -11,6 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arguments import (
+    check_callable,
+    check_choice,
+    check_epsilon,
+    check_int,
+    check_params_dtype,
+    check_probability,
+    check_tensor,
+    group_size,
+)
 from ..constants import AttnTypes
 from ..module.layernorm import LayerNorm
 from ..module.layernorm_linear import LayerNormLinear
@@ -18,17 +28,81 @@ from ..module.linear import Linear
 from ..module.rmsnorm import RMSNorm
 from ..ops.basic.l2normalization import L2Normalization
 from .dot_product_attention.dot_product_attention import DotProductAttention
+from .masks import check_window, normalize_mask_type, resolve_mask_rule
 from .problem import QKV_FORMATS
 from .rope import apply_rotary_pos_emb
 
 __all__ = ["MultiheadAttention"]
 
+_WHO = "MultiheadAttention"
 _QK_NORMS = ("L2Normalization", "RMSNorm", "LayerNorm")
 
 
 def default_init(weight: Tensor) -> None:
     """Normal distribution with standard deviation 0.023, in place."""
     torch.nn.init.normal_(weight, mean=0.0, std=0.023)
+
+
+def check_attention_sizes(
+    who: str,
+    hidden_size: int,
+    num_attention_heads: int,
+    num_gqa_groups: int | None,
+    kv_channels: int | None,
+    tp_size: int,
+) -> tuple[int, int]:
+    """Check the sizes of attention against each other; key and value heads, and the head size."""
+    hidden = check_int(who, "hidden_size", hidden_size)
+    heads = check_int(who, "num_attention_heads", num_attention_heads)
+    groups = heads if num_gqa_groups is None else check_int(who, "num_gqa_groups", num_gqa_groups)
+    if heads % groups != 0 or groups % tp_size != 0:
+        raise ValueError(
+            f"{who}: num_gqa_groups is {groups} with num_attention_heads={heads} and "
+            f"tp_size={tp_size}; it must divide the heads and be divisible by tp_size."
+        )
+    if kv_channels is not None:
+        return groups, check_int(who, "kv_channels", kv_channels)
+    if hidden % heads != 0:
+        raise ValueError(
+            f"{who}: hidden_size is {hidden} with num_attention_heads={heads}; the heads must "
+            "divide it. Choose another number of heads, or pass the head size as kv_channels."
+        )
+    return groups, hidden // heads
+
+
+def _check_choices(
+    attention_type: str, qkv_format: str, normalization: str, qk_norm_type: str | None
+) -> None:
+    for argument, value, choices in (
+        ("attention_type", attention_type, AttnTypes),
+        ("qkv_format", qkv_format, QKV_FORMATS),
+        ("normalization", normalization, ("LayerNorm", "RMSNorm")),
+        ("qk_norm_type", qk_norm_type, (None, *_QK_NORMS)),
+    ):
+        check_choice(_WHO, argument, value, choices)
+
+
+def check_hidden(who: str, name: str, x: Any, hidden_size: int, qkv_format: str) -> None:
+    """An input ``[s, b, hidden]``, ``[b, s, hidden]`` or ``[t, hidden]``. (Whether its dtype and
+    device fit the parameters is for the projections to say.)
+    """
+    shape = check_tensor(who, name, x).shape
+    rank = 2 if qkv_format == "thd" else 3
+    if len(shape) != rank or shape[-1] != hidden_size:
+        form = f"({', '.join(qkv_format[: rank - 1])}, {hidden_size})"
+        raise ValueError(
+            f"{who}: {name} has shape {tuple(shape)}; {qkv_format} needs {rank} dimensions, "
+            f"{form}, the last one being hidden_size."
+        )
+    if x.device.type == "meta":
+        raise ValueError(
+            f"{who}: {name} is on meta; a tensor with data is required. Move it, or make it, on "
+            "a real device."
+        )
+    if not x.is_floating_point() or x.dtype.itemsize < 2:
+        raise TypeError(
+            f"{who}: {name} has dtype {x.dtype}; it must be FP32, BF16 or FP16. Cast it first."
+        )
 
 
 class MultiheadAttention(torch.nn.Module):
@@ -131,12 +205,30 @@ class MultiheadAttention(torch.nn.Module):
         super().__init__()
         self.name = name
         self.tp_group = tp_group
-        self.tp_size = tp_size if tp_group is None else torch.distributed.get_world_size(tp_group)
+        self.tp_size = (
+            check_int(_WHO, "tp_size", tp_size)
+            if tp_group is None
+            else group_size(_WHO, "tp_group", tp_group)
+        )
         self.sequence_parallel = self.tp_size > 1 and sequence_parallel
-        self._check_choices(attention_type, qkv_format, normalization, qk_norm_type)
-        groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
-        head_size = hidden_size // num_attention_heads if kv_channels is None else kv_channels
-        self._check_sizes(num_attention_heads, groups, layer_number)
+        _check_choices(attention_type, qkv_format, normalization, qk_norm_type)
+        groups, head_size = check_attention_sizes(
+            _WHO, hidden_size, num_attention_heads, num_gqa_groups, kv_channels, self.tp_size
+        )
+        if layer_number is not None:
+            check_int(_WHO, "layer_number", layer_number)
+        check_probability(_WHO, "attention_dropout", attention_dropout)
+        resolve_mask_rule(attn_mask_type, window_size, bottom_right_diagonal, _WHO)
+        check_epsilon(_WHO, "layernorm_epsilon", layernorm_epsilon)
+        check_epsilon(_WHO, "qk_norm_eps", qk_norm_eps)
+        check_params_dtype(_WHO, "params_dtype", params_dtype)
+        for argument, function in (
+            ("init_method", init_method),
+            ("output_layer_init_method", output_layer_init_method),
+            ("get_rng_state_tracker", get_rng_state_tracker),
+        ):
+            check_callable(_WHO, argument, function)
+        self.hidden_size = hidden_size
         self.qkv_format = qkv_format
         self.attn_mask_type = attn_mask_type
         self.window_size = window_size
@@ -219,33 +311,6 @@ class MultiheadAttention(torch.nn.Module):
             name=None if name is None else f"{name}.proj",
         )
 
-    @staticmethod
-    def _check_choices(
-        attention_type: str, qkv_format: str, normalization: str, qk_norm_type: str | None
-    ) -> None:
-        for argument, value, choices in (
-            ("attention_type", attention_type, AttnTypes),
-            ("qkv_format", qkv_format, QKV_FORMATS),
-            ("normalization", normalization, ("LayerNorm", "RMSNorm")),
-            ("qk_norm_type", qk_norm_type, (None, *_QK_NORMS)),
-        ):
-            if value not in choices:
-                names = ", ".join(str(choice) for choice in choices)
-                raise ValueError(
-                    f"MultiheadAttention: {argument} is {value!r}; it must be one of {names}."
-                )
-
-    def _check_sizes(self, heads: int, groups: int, layer_number: int | None) -> None:
-        if groups <= 0 or heads % groups != 0 or groups % self.tp_size != 0:
-            raise ValueError(
-                f"MultiheadAttention: num_gqa_groups is {groups} with num_attention_heads={heads} "
-                f"and tp_size={self.tp_size}; it must divide the heads and be divisible by tp_size."
-            )
-        if layer_number is not None and layer_number <= 0:
-            raise ValueError(
-                f"MultiheadAttention: layer_number is {layer_number}; it counts from 1."
-            )
-
     def _make_input_projections(
         self, hidden_size: int, options: dict[str, Any], norm: dict[str, Any]
     ) -> None:
@@ -299,6 +364,8 @@ class MultiheadAttention(torch.nn.Module):
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
         """Set the tensor-parallel group, here and in every child that takes one."""
+        if tp_group is not None:
+            group_size(f"{_WHO}.set_tensor_parallel_group", "tp_group", tp_group)
         self.tp_group = tp_group
         self.core_attention.tp_group = tp_group
         for child in self.children():
@@ -367,6 +434,7 @@ class MultiheadAttention(torch.nn.Module):
                 "MultiheadAttention.forward: inference_params is given; this version has no KV "
                 "cache, it must be None. Pass the whole sequence."
             )
+        self._check_call(hidden_states, encoder_output, attn_mask_type, window_size, rotary_pos_emb)
         if self.attention_type == "self":
             query, key, value, norm_out = self._project_self(hidden_states, is_first_microbatch)
         else:
@@ -416,6 +484,39 @@ class MultiheadAttention(torch.nn.Module):
         outputs = tuple(projected) if self.return_bias else (projected,)
         return (*outputs, norm_out) if self.return_layernorm_output else outputs
 
+    def _check_call(
+        self,
+        hidden_states: Any,
+        encoder_output: Any,
+        attn_mask_type: str | None,
+        window_size: tuple[int, int] | None,
+        rotary_pos_emb: Any,
+    ) -> None:
+        """Refuse what is wrong before the projections record anything of it."""
+        who = "MultiheadAttention.forward"
+        hidden, qkv_format = self.hidden_size, self.qkv_format
+        check_hidden(who, "hidden_states", hidden_states, hidden, qkv_format)
+        if self.attention_type == "cross":
+            if encoder_output is None:
+                raise ValueError(
+                    f"{who}: encoder_output is None; cross attention makes keys and values of it."
+                )
+            check_hidden(who, "encoder_output", encoder_output, hidden, qkv_format)
+        if attn_mask_type is not None:
+            normalize_mask_type(attn_mask_type, who)
+        if window_size is not None:
+            check_window(window_size, who)
+        if isinstance(rotary_pos_emb, (tuple, list)):
+            if len(rotary_pos_emb) != 2:
+                raise ValueError(
+                    f"{who}: rotary_pos_emb is a sequence of {len(rotary_pos_emb)}; it must be one "
+                    "tensor of angles, or a pair for query and key."
+                )
+            for i, angles in enumerate(rotary_pos_emb):
+                check_tensor(who, f"rotary_pos_emb[{i}]", angles)
+        elif rotary_pos_emb is not None:
+            check_tensor(who, "rotary_pos_emb", rotary_pos_emb)
+
     def _heads(self, x: Tensor, parts: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Split projected channels into parts of ``[.., heads, d]``, `parts` heads per group."""
         groups, size = self.num_gqa_groups_per_partition, self.hidden_size_per_attention_head
@@ -445,11 +546,6 @@ class MultiheadAttention(torch.nn.Module):
     def _project_cross(
         self, hidden_states: Tensor, encoder_output: Tensor | None, is_first_microbatch: bool | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        if encoder_output is None:
-            raise ValueError(
-                "MultiheadAttention.forward: encoder_output is None; cross attention makes keys "
-                "and values of it."
-            )
         norm_out = None
         if self.input_layernorm:
             query = self._modules["layernorm_query"](hidden_states, is_first_microbatch)
