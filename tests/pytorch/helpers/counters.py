@@ -49,11 +49,13 @@ def python_calls(run: Run) -> Counter[str]:
 
 
 def module_lookups(run: Run) -> Counter[str]:
-    """Entries into the slow attribute paths of `torch.nn.Module`."""
-    names = ("__getattr__", "__setattr__", "__delattr__")
-    prefix = "torch.nn.modules.module.Module."
-    calls = python_calls(run)
-    return Counter({name: calls[prefix + name] for name in names if calls[prefix + name]})
+    """Entries into attribute paths written in Python: of `torch.nn.Module`, or a class of ours."""
+    found: Counter[str] = Counter()
+    for name, count in python_calls(run).items():
+        last = name.rpartition(".")[2]
+        if last in ("__getattr__", "__setattr__", "__delattr__"):
+            found[last] += count
+    return found
 
 
 def imports(run: Run) -> list[str]:
@@ -80,12 +82,15 @@ GROUP_QUERIES = (
 
 
 def group_queries(run: Run) -> Counter[str]:
-    """Calls of functions of `torch.distributed` that ask about process groups."""
-    c10d = "torch.distributed.distributed_c10d."
-    calls = python_calls(run)
-    found = {name: count for name, count in calls.items() if name.startswith(c10d)}
-    known = {f"torch.distributed.{name}" for name in GROUP_QUERIES}
-    return Counter({**found, **{name: calls[name] for name in known if calls[name]}})
+    """Calls of the functions of `torch.distributed` that ask about process groups."""
+    found: Counter[str] = Counter()
+    for name, count in python_calls(run).items():
+        last = name.rpartition(".")[2]
+        asks_torch = name.startswith("torch.distributed.") and last in GROUP_QUERIES
+        asks_group = name.startswith("torch._C.") and last in ("size", "rank")
+        if asks_torch or asks_group:
+            found[name] += count
+    return found
 
 
 def allocations(run: Run) -> list[int]:
