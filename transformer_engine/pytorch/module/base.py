@@ -175,6 +175,8 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         # Native objects are rebuilt on the next forward from the buffers in fp8_meta.
         state = self.__dict__.copy()
         state["_quantizer_set"] = None
+        # A shallow copy shares the scales, as it does buffers, but has a recipe of its own.
+        state["fp8_meta"] = dict(self.fp8_meta)
         state.pop("_previous_step", None)
         state["quantizers"] = {"scaling_fwd": [], "scaling_bwd": []}
         return state
