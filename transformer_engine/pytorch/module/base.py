@@ -28,6 +28,7 @@ from ..recipe_state import (
 )
 from ..tensor import QuantizedTensor
 from . import extra_state
+from .arguments import check_name
 
 __all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "resolve_device"]
 
@@ -125,6 +126,7 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
+        check_name(type(self).__name__, "name", name)
         if name is None:
             name = f"Layer_{TransformerEngineBaseModule._module_count}"
             TransformerEngineBaseModule._module_count += 1

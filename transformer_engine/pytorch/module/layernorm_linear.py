@@ -11,6 +11,7 @@ import torch
 
 from ..cpp_extensions import steps
 from . import composed
+from .arguments import check_eps, check_flags, check_size
 from .base import InitMethod, TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
     LinearOptions,
@@ -130,8 +131,19 @@ class LayerNormLinear(TransformerEngineBaseModule):
                 "LayerNormLinear: parallel_mode is 'row'; the norm needs whole rows, so None or "
                 "'column' is required. Use a norm followed by Linear."
             )
-        self.in_features = in_features
-        self.out_features = out_features
+        check_eps("LayerNormLinear", eps)
+        check_flags(
+            "LayerNormLinear",
+            bias=bias,
+            return_bias=return_bias,
+            return_layernorm_output=return_layernorm_output,
+            return_layernorm_output_gathered=return_layernorm_output_gathered,
+            zero_centered_gamma=zero_centered_gamma,
+        )
+        self.in_features = in_features = check_size("LayerNormLinear", "in_features", in_features)
+        self.out_features = out_features = check_size(
+            "LayerNormLinear", "out_features", out_features
+        )
         self.eps = eps
         self.normalization = normalization
         self.zero_centered_gamma = zero_centered_gamma
@@ -139,23 +151,22 @@ class LayerNormLinear(TransformerEngineBaseModule):
         self.return_bias = return_bias
         self.return_layernorm_output = return_layernorm_output
         self.return_layernorm_output_gathered = return_layernorm_output_gathered
-        device = resolve_device(device)
-        dtype = params_dtype or torch.get_default_dtype()
-        register_norm_parameters(self, in_features, device, dtype)
+        placement = Placement.checked(
+            "LayerNormLinear",
+            resolve_device(device),
+            params_dtype,
+            init_method=init_method,
+            get_rng_state_tracker=get_rng_state_tracker,
+        )
+        register_norm_parameters(self, in_features, placement.device, placement.dtype)
         shape = WeightShape(
             out_features=out_features,
             in_features=in_features,
             has_bias=bias,
             split=split_rows("LayerNormLinear", parameters_split, out_features),
         )
-        placement = Placement(
-            device=device,
-            dtype=dtype,
-            init_method=init_method,
-            get_rng_state_tracker=get_rng_state_tracker,
-        )
         self.weight_names, self.bias_names = register_linear_parameters(self, shape, placement)
-        self.reset_parameters(defer_init=device.type == "meta")
+        self.reset_parameters(defer_init=placement.device.type == "meta")
         mark_bias(self, self.bias_names, parallel_mode)
         if delay_wgrad_compute:
             mark_delayed(self, self.weight_names)

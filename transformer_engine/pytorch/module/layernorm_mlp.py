@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..cpp_extensions import steps
 from . import composed
+from .arguments import check_callable, check_eps, check_flags, check_size
 from .base import InitMethod, TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
     LinearOptions,
@@ -143,6 +145,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
     ) -> None:
         super().__init__(name)
         del seq_length, micro_batch_size
+        check_flags("LayerNormMLP", set_parallel_mode=set_parallel_mode)
         options = LinearOptions(
             parallel_mode="column" if set_parallel_mode else None,
             tp_group=tp_group,
@@ -163,7 +166,19 @@ class LayerNormMLP(TransformerEngineBaseModule):
         options.apply_to(self)
         check_normalization("LayerNormMLP", normalization)
         check_activation(activation, activation_params)
-        self.hidden_size = hidden_size
+        check_eps("LayerNormMLP", eps)
+        check_flags(
+            "LayerNormMLP",
+            bias=bias,
+            return_bias=return_bias,
+            return_layernorm_output=return_layernorm_output,
+            return_layernorm_output_gathered=return_layernorm_output_gathered,
+            zero_centered_gamma=zero_centered_gamma,
+            checkpoint=checkpoint,
+        )
+        check_callable("LayerNormMLP", "output_layer_init_method", output_layer_init_method)
+        self.hidden_size = hidden_size = check_size("LayerNormMLP", "hidden_size", hidden_size)
+        ffn_hidden_size = check_size("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size)
         self.size_per_partition = ffn_hidden_size
         self.eps = eps
         self.normalization = normalization
@@ -176,9 +191,14 @@ class LayerNormMLP(TransformerEngineBaseModule):
         self.return_layernorm_output_gathered = return_layernorm_output_gathered
         self.set_parallel_mode = set_parallel_mode
         self.checkpoint = checkpoint
-        device = resolve_device(device)
-        dtype = params_dtype or torch.get_default_dtype()
-        register_norm_parameters(self, hidden_size, device, dtype)
+        placement = Placement.checked(
+            "LayerNormMLP",
+            resolve_device(device),
+            params_dtype,
+            init_method=init_method,
+            get_rng_state_tracker=get_rng_state_tracker,
+        )
+        register_norm_parameters(self, hidden_size, placement.device, placement.dtype)
         fc1 = WeightShape(
             out_features=self._fc1_rows(),
             in_features=hidden_size,
@@ -196,15 +216,11 @@ class LayerNormMLP(TransformerEngineBaseModule):
             bias_name="fc2_bias",
             fp8_meta_index=4,
         )
-        for shape, method in ((fc1, init_method), (fc2, output_layer_init_method)):
-            placement = Placement(
-                device=device,
-                dtype=dtype,
-                init_method=method,
-                get_rng_state_tracker=get_rng_state_tracker,
-            )
-            register_linear_parameters(self, shape, placement)
-        self.reset_parameters(defer_init=device.type == "meta")
+        register_linear_parameters(self, fc1, placement)
+        register_linear_parameters(
+            self, fc2, replace(placement, init_method=output_layer_init_method)
+        )
+        self.reset_parameters(defer_init=placement.device.type == "meta")
         if bias and set_parallel_mode:
             mark_bias(self, ["fc1_bias"], "column")
             mark_bias(self, ["fc2_bias"], "row")
@@ -292,6 +308,22 @@ class LayerNormMLP(TransformerEngineBaseModule):
 
 def check_activation(activation: str, params: dict[str, float] | None) -> None:
     """Raise for an activation or a parameter of it that does not exist."""
+    if not isinstance(activation, str):
+        raise TypeError(
+            f"LayerNormMLP: activation is {activation!r} of type {type(activation).__name__}; a "
+            f"str is required. Pass one of {', '.join(ACTIVATIONS)}."
+        )
+    if params is not None and not isinstance(params, Mapping):
+        raise TypeError(
+            f"LayerNormMLP: activation_params is {params!r} of type {type(params).__name__}; a "
+            "dict of name -> number is required. Pass None for the defaults."
+        )
+    for key, value in (params or {}).items():
+        if not isinstance(value, (int, float)):
+            raise TypeError(
+                f"LayerNormMLP: activation_params[{key!r}] is {value!r} of type "
+                f"{type(value).__name__}; a number is required. Leave it out for the default."
+            )
     if activation not in ACTIVATIONS:
         raise NotImplementedError(
             f"LayerNormMLP: activation is {activation!r}; one of {', '.join(ACTIVATIONS)} is "

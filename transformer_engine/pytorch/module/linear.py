@@ -11,6 +11,7 @@ import torch
 
 from ..cpp_extensions import steps
 from . import composed
+from .arguments import check_flags, check_size
 from .base import InitMethod, TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
     LinearOptions,
@@ -50,7 +51,7 @@ class Linear(TransformerEngineBaseModule):
     return_bias : bool, default False
         Return ``(output, bias)`` and do not add the bias; None without bias.
     params_dtype : torch.dtype, optional
-        torch's default dtype when None.
+        torch.float32, bfloat16 or float16; torch's default dtype when None.
     parallel_mode : {None, "row", "column"}
     parameters_split : sequence of str or dict of str to int, optional
         Register the weight (and bias) as slices ``<name>_weight`` of equal, or the given, rows.
@@ -134,8 +135,11 @@ class Linear(TransformerEngineBaseModule):
             ub_name=ub_name,
         )
         options.apply_to(self)
-        self.in_features = in_features
-        self.out_features = out_features
+        check_flags(
+            "Linear", bias=bias, return_bias=return_bias, save_original_input=save_original_input
+        )
+        self.in_features = in_features = check_size("Linear", "in_features", in_features)
+        self.out_features = out_features = check_size("Linear", "out_features", out_features)
         self.use_bias = bias
         self.return_bias = return_bias
         self.save_original_input = save_original_input
@@ -147,9 +151,10 @@ class Linear(TransformerEngineBaseModule):
             has_bias=bias,
             split=split_rows("Linear", parameters_split, out_features),
         )
-        placement = Placement(
-            device=device,
-            dtype=params_dtype or torch.get_default_dtype(),
+        placement = Placement.checked(
+            "Linear",
+            device,
+            params_dtype,
             init_method=init_method,
             get_rng_state_tracker=get_rng_state_tracker,
             rng_tracker_name=rng_tracker_name,

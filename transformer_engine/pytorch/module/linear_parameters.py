@@ -13,6 +13,7 @@ import torch
 
 from ..cpp_extensions import steps
 from ..distributed import set_tensor_model_parallel_attributes
+from .arguments import check_callable, check_flags, check_name, check_size, parameter_dtype
 from .base import (
     InitMethod,
     TransformerEngineBaseModule,
@@ -49,6 +50,12 @@ def split_rows(
             f"{owner}: parameters_split is empty; at least one name is required. Pass None for "
             "one unsplit weight."
         )
+    for name in parameters_split:
+        if not isinstance(name, str) or not name.rstrip("_") or "." in name:
+            raise TypeError(
+                f"{owner}: parameters_split has the name {name!r}; non-empty strings without dots "
+                "are required. Use names such as 'query'."
+            )
     names = [name.rstrip("_") + "_" for name in parameters_split]
     for name in names:
         if names.count(name) > 1:
@@ -57,7 +64,10 @@ def split_rows(
                 "underscores do not count); names must differ."
             )
     if isinstance(parameters_split, Mapping):
-        split = {name.rstrip("_") + "_": count for name, count in parameters_split.items()}
+        split = {
+            name.rstrip("_") + "_": check_size(owner, f"parameters_split[{name!r}]", count)
+            for name, count in parameters_split.items()
+        }
         if sum(split.values()) != rows:
             raise ValueError(
                 f"{owner}: parameters_split has {sum(split.values())} rows together; "
@@ -101,6 +111,15 @@ class LinearOptions:
             setattr(module, name, value)
 
     def _check(self, owner: str) -> None:
+        check_size(owner, "tp_size", self.tp_size, minimum=1)
+        check_flags(
+            owner,
+            sequence_parallel=self.sequence_parallel,
+            fuse_wgrad_accumulation=self.fuse_wgrad_accumulation,
+            delay_wgrad_compute=self.delay_wgrad_compute,
+            **self.ub_flags,
+        )
+        check_name(owner, "ub_name", self.ub_name)
         if self.parallel_mode not in GEMM_PARALLEL_MODES:
             raise ValueError(
                 f"{owner}: parallel_mode is {self.parallel_mode!r}; 'row', 'column' or None is "
@@ -145,6 +164,16 @@ class Placement:
     init_method: InitMethod | None = None
     get_rng_state_tracker: Any = None
     rng_tracker_name: str | None = None
+
+    @classmethod
+    def checked(
+        cls, owner: str, device: torch.device, params_dtype: Any, **drawing: Any
+    ) -> Placement:
+        """From constructor arguments, by their names; TypeError for those of another kind."""
+        for name, value in drawing.items():
+            check = check_name if name == "rng_tracker_name" else check_callable
+            check(owner, name, value)
+        return cls(device, parameter_dtype(owner, "params_dtype", params_dtype), **drawing)
 
 
 def register_linear_parameters(

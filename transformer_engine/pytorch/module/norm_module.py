@@ -13,6 +13,7 @@ import torch
 
 from ..cpp_extensions import steps
 from . import composed
+from .arguments import check_eps, check_flags, check_shape, parameter_dtype
 from .base import (
     InitMethod,
     TransformerEngineBaseModule,
@@ -57,15 +58,19 @@ class NormModule(TransformerEngineBaseModule):
                 f"{owner}: neither normalized_shape nor hidden_size is given; normalized_shape is "
                 "required."
             )
+        name_of_dtype = "dtype" if params_dtype is None else "params_dtype"
         dtype = _one_of(owner, "dtype", dtype, "params_dtype", params_dtype)
-        self.normalized_shape = (
-            (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        name_of_shape = "normalized_shape" if hidden_size is None else "hidden_size"
+        self.normalized_shape = check_shape(owner, name_of_shape, shape)
+        check_eps(owner, eps)
+        check_flags(
+            owner, zero_centered_gamma=zero_centered_gamma, sequence_parallel=sequence_parallel
         )
         self.eps = eps
         self.zero_centered_gamma = zero_centered_gamma
         self.sm_margin = sm_margin
         self._marks_sequence_parallel = sequence_parallel
-        self._placement = (resolve_device(device), dtype or torch.get_default_dtype())
+        self._placement = (resolve_device(device), parameter_dtype(owner, name_of_dtype, dtype))
         self._register("weight", zeros_init if zero_centered_gamma else ones_init)
 
     def _register(self, name: str, init_fn: InitMethod) -> None:

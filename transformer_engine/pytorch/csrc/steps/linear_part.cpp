@@ -234,6 +234,19 @@ struct BufferCheck {
 
 }  // namespace
 
+std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string& label) {
+  if (value != nullptr && value != Py_None && value != Py_True && value != Py_False) {
+    TE_CHECK_TYPE(!PySequence_Check(value) && !PyMapping_Check(value) && !PyFloat_Check(value) &&
+                      !PyCallable_Check(value),
+                  label, ": is_first_microbatch is ",
+                  py::cast<std::string>(py::repr(py::handle(value))), " of type ",
+                  Py_TYPE(value)->tp_name,
+                  "; True, False or None is required. Pass None to cache "
+                  "no quantized weight.");
+  }
+  return optional_truth(value);
+}
+
 Operand read_quantized(const at::Tensor& tensor, const std::string& label, const char* argument) {
   static const Name native_operand("_native_operand");
   const auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));

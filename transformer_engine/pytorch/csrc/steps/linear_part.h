@@ -170,6 +170,9 @@ struct SavedLinear {
   void reset();
 };
 
+// None or null, True, False; TypeError for what only looks like a flag, such as "False".
+std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string& label);
+
 // The bytes of a quantized parameter, input or gradient; `label` and `argument` open the messages:
 // "Linear.forward: weight ...". NotImplementedError for another kind of tensor subclass, TypeError
 // or ValueError for buffers that do not fit the tensor.

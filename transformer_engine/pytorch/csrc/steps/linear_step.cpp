@@ -316,7 +316,7 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
   Call call;
   call.input = unpack_input(values[0], spec_.name, "inp");
   check_input(spec_.name, call.input, spec_.linear.in_features, "in_features");
-  call.is_first_microbatch = optional_truth(values[1]);
+  call.is_first_microbatch = read_is_first_microbatch(values[1], spec_.name);
   call.quantizes_output = truth(values[2]);
   call.quantizes_grad_input = truth(values[3]);
   const AutocastState& autocast = autocast_state();

@@ -312,7 +312,7 @@ void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObje
   const auto values = parse_arguments(spec_.name.c_str(), args, kwargs, kArguments);
   call.input = unpack_input(values[0], spec_.name, "inp");
   check_input(spec_.name, call.input, spec_.fc1.in_features, "hidden_size");
-  call.is_first_microbatch = optional_truth(values[1]);
+  call.is_first_microbatch = read_is_first_microbatch(values[1], spec_.name);
   const auto amp = amp_dtype(call.input);
   call.dtype = amp.value_or(call.input.scalar_type());
   const ParameterRule required{.dtype = amp.has_value() ? std::nullopt : std::optional(call.dtype),
