@@ -20,8 +20,6 @@ import pytest
 import transformer_engine
 from transformer_engine.common import loader
 
-PACKAGE = Path(transformer_engine.__file__).parent
-
 # Imports the package and prints, as JSON, what happened and what it left.
 PROBE = """
 import json, sys
@@ -56,16 +54,6 @@ def run_python(code: str, *paths: Path | str, **environment: str) -> str:
 def probe(*paths: Path | str, before: str = "", **environment: str) -> SimpleNamespace:
     output = run_python(before + PROBE, *paths, **environment)
     return SimpleNamespace(**json.loads(output.strip().splitlines()[-1]))
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A complete, working copy of the package; the folder to put on the path."""
-    skip = shutil.ignore_patterns("__pycache__", "csrc", "include", "*.cpp", "*.h")
-    shutil.copytree(PACKAGE, tmp_path / "transformer_engine", ignore=skip)
-    (tmp_path / "build_tools").mkdir()
-    (tmp_path / "build_tools" / "VERSION.txt").write_text(loader.package_version() + "\n")
-    return tmp_path
 
 
 def edit_build_info(copy: Path, **fields: str) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +19,14 @@ import transformer_engine_torch as tex
 from transformer_engine.common import loader
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, path: Path | None = None) -> str:
+    """Standard output of a fresh interpreter, which sees `path` first; it prints no error."""
     command = [sys.executable, "-W", "error", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    paths = filter(None, (str(path or ""), os.environ.get("PYTHONPATH", "")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    result = subprocess.run(command, capture_output=True, text=True, cwd="/", env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
 
 
 def test_data_holds_versions_devices_and_every_backend():
@@ -69,3 +76,59 @@ def test_without_torch_the_report_says_so():
     text = run("-c", code)
     assert "torch is not installed" in text
     assert "transformer_engine.pytorch: all modules" in text
+
+
+def break_core(package: Path) -> str:
+    (package / loader.CORE_FILE).unlink()
+    return loader.CORE_FILE
+
+
+def truncate_core(package: Path) -> str:
+    os.truncate(package / loader.CORE_FILE, 10000)
+    return f"{loader.CORE_FILE}: found a truncated file"
+
+
+def break_binding(package: Path) -> str:
+    path = loader.torch_extension_path(package)
+    path.unlink()
+    return path.name
+
+
+def break_build_info(package: Path) -> str:
+    (package / loader.BUILD_INFO_FILE).write_text("{")
+    return loader.BUILD_INFO_FILE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [break_core, truncate_core, break_binding, break_build_info])
+def test_the_command_tells_what_is_broken_and_how_to_mend_it(copy, damage):
+    broken = damage(copy / "transformer_engine")
+    text = run("-m", "transformer_engine.report", path=copy)
+    for title in ("versions", "devices", "backends", "environment variables"):
+        assert title in text
+    assert broken in text and "remedy:   Rebuild it" in text and "does not import" in text
+    (backend,) = json.loads(run("-m", "transformer_engine.report", "--json", path=copy))["backends"]
+    assert broken in backend["reason"] and "pip install" in backend["remedy"]
+    assert backend["available"] is False
+
+
+@pytest.mark.slow
+def test_the_command_names_a_torch_that_does_not_import(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libtorch.so: no such file')")
+    text = run("-m", "transformer_engine.report", path=tmp_path)
+    assert "does not import (OSError: libtorch.so: no such file)" in text
+    assert "remedy:   Repair torch" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_a_reader_that_closes_the_pipe_is_no_error(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "transformer_engine.report", *arguments]
+        result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd="/")
+    finally:
+        os.close(writing)
+    assert (result.returncode, result.stderr) == (0, b"")

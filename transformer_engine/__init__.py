@@ -55,8 +55,11 @@ def _why_no_pytorch(common: "ModuleType") -> str:
 
 
 def _import_parts() -> None:
-    required = _required_frameworks()
     common = importlib.import_module("transformer_engine.common")
+    if common.is_report_command():
+        _absent["pytorch"] = "the report loads nothing that it does not report"
+        return
+    required = _required_frameworks()
     reason = _why_no_pytorch(common)
     if not reason or "pytorch" in required:
         common.load_framework_extension("torch")
@@ -109,5 +112,15 @@ def require_nccl_ep() -> None:
         )
 
 
+def _version() -> str:
+    common = sys.modules["transformer_engine.common"]
+    try:
+        return common.package_version()
+    except ImportError:
+        if common.is_report_command():
+            return "unknown"
+        raise
+
+
 _import_parts_or_nothing()
-__version__ = sys.modules["transformer_engine.common"].package_version()
+__version__ = _version()

@@ -11,6 +11,7 @@ of the package, a report asks torch for its devices.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -23,6 +24,7 @@ from typing import IO, Any
 
 from .common import loader
 from .common.environment import variables_in_force
+from .common.loader import NativeLibraryError
 
 __all__ = ["Backend", "Report", "collect", "report"]
 
@@ -74,23 +76,34 @@ def _backend_lines(backend: Backend) -> list[str]:
     return lines
 
 
-def _installed_torch() -> ModuleType | None:
+def _installed_torch() -> tuple[ModuleType | None, str]:
+    """torch, and what to say of it: its version, or why it is not here."""
     if importlib.util.find_spec("torch") is None:
-        return None
-    return importlib.import_module("torch")
+        return None, "not installed"
+    try:
+        torch = importlib.import_module("torch")
+    except Exception as error:  # whatever a broken torch raises
+        return None, f"does not import ({type(error).__name__}: {error})"
+    return torch, str(torch.__version__)
 
 
-def _versions(torch: ModuleType | None) -> dict[str, str]:
-    info = loader.read_build_info()
-    built_with = f"{info.compiler}, {info.build_type}"
-    if info.sanitizers:
-        built_with += f", sanitizers {info.sanitizers}"
+def _versions(torch: ModuleType | None, about_torch: str) -> dict[str, str]:
+    built_with, torch_version = "unknown", "unknown"
+    with contextlib.suppress(NativeLibraryError):  # the backends tell what is wrong
+        info = loader.read_build_info()
+        built_with = f"{info.compiler}, {info.build_type}"
+        if info.sanitizers:
+            built_with += f", sanitizers {info.sanitizers}"
+        torch_version = info.torch_version or "none: only the core was built"
+    version = "unknown"
+    with contextlib.suppress(NativeLibraryError):
+        version = loader.package_version()
     return {
-        "transformer_engine": loader.package_version(),
+        "transformer_engine": version,
         "location": str(loader.PACKAGE_DIR),
         "core built with": built_with,
-        "torch built against": info.torch_version or "none: only the core was built",
-        "torch": "not installed" if torch is None else torch.__version__,
+        "torch built against": torch_version,
+        "torch": about_torch,
         "CUDA of torch": "none" if torch is None else torch.version.cuda or "none (CPU build)",
         "Python": platform.python_version(),
         "platform": platform.platform(),
@@ -123,21 +136,33 @@ def _devices(torch: ModuleType | None) -> dict[str, str]:
     return rows if len(rows) > 1 else {**rows, "cuda": "no device seen by torch"}
 
 
-def _backends(torch: ModuleType | None) -> tuple[Backend, ...]:
-    if torch is not None and loader.read_build_info().torch_version:
-        binding = loader.load_framework_extension("torch")
+def _broken(name: str, disables: str, error: NativeLibraryError) -> Backend:
+    reason = f"{error.path}: found {error.found}; expected {error.expected}"
+    return Backend(name, False, reason, disables, error.remedy)
+
+
+def _backends(torch: ModuleType | None, about_torch: str) -> tuple[Backend, ...]:
+    try:
+        loader.package_version()
+        loader.sanity_checks_for_pypi_installation()
+        loader.load_core()
+        torch_version = loader.read_build_info().torch_version
+    except NativeLibraryError as error:
+        return (_broken("core", "everything: the package does not import", error),)
+    modules = "transformer_engine.pytorch: all modules"
+    if torch is not None and torch_version:
+        try:
+            binding = loader.load_framework_extension("torch")
+        except NativeLibraryError as error:
+            return (_broken("pytorch", f"{modules}; the package does not import", error),)
         return tuple(Backend(**row) for row in binding.backend_statuses())
-    has_torch = torch is not None
+    reason, remedy = f"torch {about_torch}", "Repair torch: `python -c 'import torch'` must work."
     install = "Reinstall this package, so that its binding to torch is built."
-    return (
-        Backend(
-            name="pytorch",
-            available=False,
-            reason="only the core was built" if has_torch else "torch is not installed",
-            disables="transformer_engine.pytorch: all modules",
-            remedy=install if has_torch else f"Install torch. {install}",
-        ),
-    )
+    if about_torch == "not installed":
+        reason, remedy = "torch is not installed", f"Install torch. {install}"
+    elif not torch_version:
+        reason, remedy = "only the core was built", install
+    return (Backend("pytorch", False, reason, modules, remedy),)
 
 
 def collect() -> Report:
@@ -147,14 +172,15 @@ def collect() -> Report:
     -------
     Report
         Versions, devices, backends with reasons and remedies, environment variables that are set.
-
-    Raises
-    ------
-    NativeLibraryError
-        If the native files broke after the package was imported.
+        Native files that are missing or broken are among the backends.
     """
-    torch = _installed_torch()
-    return Report(_versions(torch), _devices(torch), _backends(torch), variables_in_force())
+    torch, about_torch = _installed_torch()
+    return Report(
+        _versions(torch, about_torch),
+        _devices(torch),
+        _backends(torch, about_torch),
+        variables_in_force(),
+    )
 
 
 def report(file: IO[str] | None = None) -> None:
@@ -172,10 +198,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Command line of `python -m transformer_engine.report`."""
     parser = argparse.ArgumentParser(prog="python -m transformer_engine.report")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    if parser.parse_args(arguments).json:
-        print(json.dumps(collect().to_dict(), indent=2))
-    else:
-        report()
+    as_json = parser.parse_args(arguments).json
+    facts = collect()
+    try:
+        print(json.dumps(facts.to_dict(), indent=2) if as_json else facts, flush=True)
+    except BrokenPipeError:
+        # The reader (`| head`) has enough. Python flushes once more at its end: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _CallableModule(ModuleType):

@@ -4,6 +4,7 @@
 
 Importing this package loads the core, unless `NVTE_PROJECT_BUILDING` is set and
 `NVTE_RELEASE_BUILD` is not 1: then a build imports the Python files before the library exists.
+Neither does the command `python -m transformer_engine.report`, which reports what does not load.
 """
 
 import os
@@ -13,6 +14,7 @@ from .loader import (
     BuildInfo,
     NativeLibraryError,
     get_te_core_package_info,
+    is_report_command,
     load_core,
     load_framework_extension,
     package_version,
@@ -25,6 +27,7 @@ __all__ = [
     "NativeLibraryError",
     "get_te_core_package_info",
     "is_project_building",
+    "is_report_command",
     "load_core",
     "load_framework_extension",
     "package_version",
@@ -41,6 +44,6 @@ def is_project_building() -> bool:
     ) in ("", "0")
 
 
-if not is_project_building():
+if not (is_project_building() or is_report_command()):
     sanity_checks_for_pypi_installation()
     load_core()

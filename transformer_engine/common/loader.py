@@ -82,6 +82,16 @@ class BuildInfo:
     sanitizers: str
 
 
+def is_report_command() -> bool:
+    """Whether `python -m transformer_engine.report` imports the package: it finds out itself, and
+    tells, what is broken."""
+    # While Python looks for the module that -m names, this is what argv holds.
+    return sys.argv[:1] == ["-m"] and any(
+        argument in ("transformer_engine.report", "-mtransformer_engine.report")
+        for argument in sys.orig_argv
+    )
+
+
 def package_version() -> str:
     """Version of the Python files: VERSION.txt of a source tree, else the distribution's."""
     tree_file = PACKAGE_DIR.parent / "build_tools" / "VERSION.txt"
