@@ -422,17 +422,19 @@ def test_disabled_saved_tensor_hooks_are_no_obstacle(case):
 
 @PLAIN
 def test_mutation_may_be_allowed(case):
-    expected = step(case)
-    with graph.allow_mutation_on_saved_tensors():
-        module, leaf = case.make(), case.input()
-        x = leaf * 1
-        output = case(module, x)
-        with torch.no_grad():
-            x.zero_()
-            for parameter in module.parameters():
-                parameter.zero_()
-        output.backward(output_gradient(output))
-    assert_same(collect(module, leaf, output), expected)
+    results = []
+    for mutates in (False, True):
+        with graph.allow_mutation_on_saved_tensors():
+            module, leaf = case.make(), case.input()
+            x = leaf * 1
+            output = case(module, x)
+            if mutates:
+                with torch.no_grad():
+                    for tensor in (x, *module.parameters()):
+                        tensor.zero_()
+            output.backward(output_gradient(output))
+        results.append(collect(module, leaf, output))
+    assert_same(*results)
 
 
 @PLAIN

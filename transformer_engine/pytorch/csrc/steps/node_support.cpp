@@ -89,8 +89,6 @@ void check_input_kind(const std::string& label, const char* what, const at::Tens
   TE_CHECK_TYPE(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, label, ": ", what,
                 " has dtype ", at::toString(type),
                 "; float32, float16 or bfloat16 is required. Cast it first.");
-  TE_CHECK_TYPE(input.layout() == at::kStrided, label, ": ", what, " has layout ", input.layout(),
-                "; a dense tensor is required. Call its to_dense() first.");
   TE_CHECK_AS(RuntimeError, input.is_cpu() || input.is_cuda(), label, ": ", what, " is on ",
               input.device().str(),
               "; a tensor with data on the CPU or CUDA is required. Move it, or make it, there.");

@@ -63,8 +63,8 @@ struct ParameterRule {
   void check(const std::string& label, const at::Tensor& parameter, const Name& name) const;
 };
 
-// TypeError for an input that is not dense or not FP32, BF16 or FP16, RuntimeError for one without
-// data (meta) or on another kind of device.
+// TypeError for an input that is not FP32, BF16 or FP16, RuntimeError for one without data (meta)
+// or on another kind of device.
 void check_input_kind(const std::string& label, const char* what, const at::Tensor& input);
 
 // Checks an input's dtype, device and last dimension.
