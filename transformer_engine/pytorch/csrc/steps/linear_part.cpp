@@ -273,7 +273,13 @@ Operand read_quantized(const at::Tensor& tensor, const std::string& label, const
 at::Tensor dequantize_python(const at::Tensor& tensor, at::ScalarType dtype) {
   const auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
   const py::object plain = object.attr("dequantize")();
-  return as_dtype(unpack_tensor(plain.ptr(), "dequantize()"), dtype);
+  const at::Tensor& values = unpack_tensor(plain.ptr(), "dequantize()");
+  // Any tensor class has the method; only that of a quantized one gives data that a kernel can
+  // read.
+  TE_CHECK_TYPE(!is_python_tensor(values), "dequantize: the tensor is a ",
+                Py_TYPE(object.ptr())->tp_name,
+                "; a plain tensor or a quantized tensor is required. Convert it first.");
+  return as_dtype(values, dtype);
 }
 
 LinearParameters LinearPart::read_parameters(PyObject* module,
