@@ -16,9 +16,11 @@ CHECKED = (
     "transformer_engine/__init__.py",
     "transformer_engine/common/",
     "transformer_engine/pytorch/arguments.py",
+    "transformer_engine/pytorch/attention/",
     "transformer_engine/pytorch/module/",
     "transformer_engine/pytorch/quantization.py",
     "transformer_engine/pytorch/tensor/",
+    "transformer_engine/pytorch/transformer.py",
     "transformer_engine/report.py",
 )
 

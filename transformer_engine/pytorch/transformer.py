@@ -430,7 +430,7 @@ class TransformerLayer(torch.nn.Module):
         if torch.is_autocast_enabled(device_type):
             hidden_states = hidden_states.to(torch.get_autocast_dtype(device_type))
         if self.sequence_parallel and self.seq_length is not None:
-            self._check_local_length(hidden_states)
+            self._check_local_length(hidden_states, self.seq_length)
         shared = {
             "is_first_microbatch": is_first_microbatch,
             "checkpoint_core_attention": checkpoint_core_attention,
@@ -441,7 +441,7 @@ class TransformerLayer(torch.nn.Module):
             "fast_zero_fill": fast_zero_fill,
             "pad_between_seqs": pad_between_seqs,
         }
-        children = self._modules  # nn.Module.__getattr__ is slow
+        children: dict[str, Any] = self._modules  # nn.Module.__getattr__ is slow
         attended = children["self_attention"](
             hidden_states,
             attention_mask,
@@ -543,12 +543,12 @@ class TransformerLayer(torch.nn.Module):
             branch = self.drop_path(branch)
         return residual + branch
 
-    def _check_local_length(self, hidden_states: Tensor) -> None:
-        expected = self.seq_length // self.tp_size
+    def _check_local_length(self, hidden_states: Tensor, seq_length: int) -> None:
+        expected = seq_length // self.tp_size
         if hidden_states.shape[0] != expected:
             raise ValueError(
                 f"TransformerLayer.forward: hidden_states has shape {tuple(hidden_states.shape)}; "
-                f"with sequence_parallel and seq_length={self.seq_length} each of {self.tp_size} "
+                f"with sequence_parallel and seq_length={seq_length} each of {self.tp_size} "
                 f"ranks holds {expected} positions."
             )
 
@@ -557,7 +557,7 @@ def _child(name: str | None, child: str) -> str | None:
     return None if name is None else f"{name}.{child}"
 
 
-def _descendants_with(module: torch.nn.Module, method: str) -> list[torch.nn.Module]:
+def _descendants_with(module: torch.nn.Module, method: str) -> list[Any]:
     return [child for child in module.modules() if child is not module and hasattr(child, method)]
 
 

@@ -114,13 +114,10 @@ class PackedLayout:
 
 
 def _packed_side(
-    side: str,
-    cu_seqlens: Tensor,
-    cu_seqlens_padded: Tensor | None,
-    longest: int | None,
-    tokens: Tensor,
+    side: str, operands: AttentionOperands, longest: int | None, tokens: Tensor
 ) -> PackedSide:
     device = tokens.device
+    cu_seqlens, cu_seqlens_padded = operands.packed_lengths(side)
     lengths = cu_seqlens[1:] - cu_seqlens[:-1]
     offsets = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
     # Reading the lengths waits for their device: done when it must be, and where nothing waits.
@@ -175,31 +172,20 @@ def load(
     params: AttentionParams, q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None
 ) -> DenseInputs:
     """Bring the inputs to ``[b, h, s, d]`` and build mask and bias."""
+    operands = AttentionOperands() if operands is None else operands
     if params.qkv_format == "sbhd":
         inputs = DenseInputs(q.permute(1, 2, 0, 3), k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3))
     elif params.qkv_format == "bshd":
         inputs = DenseInputs(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
     else:
-        side_q = _packed_side(
-            "q",
-            operands.cu_seqlens_q,
-            operands.cu_seqlens_q_padded,
-            params.max_seqlen_q,
-            q,
-        )
-        side_kv = _packed_side(
-            "kv",
-            operands.cu_seqlens_kv,
-            operands.cu_seqlens_kv_padded,
-            params.max_seqlen_kv,
-            k,
-        )
+        side_q = _packed_side("q", operands, params.max_seqlen_q, q)
+        side_kv = _packed_side("kv", operands, params.max_seqlen_kv, k)
         inputs = DenseInputs(side_q.unpack(q), side_kv.unpack(k), side_kv.unpack(v))
         inputs.packing = PackedLayout(side_q, side_kv, q.shape[0])
     rule = params.mask
     if rule.is_unbounded and not params.needs_operands:
         return inputs
-    _mask_and_bias(params, inputs, operands if operands is not None else AttentionOperands())
+    _mask_and_bias(params, inputs, operands)
     return inputs
 
 
@@ -224,7 +210,7 @@ def _mask_and_bias(
         inputs.empty_rows = hidden.all(-1, keepdim=True)
     if padding is not None:
         _without_padding(inputs, padding.hidden_q, padding.hidden_kv)
-    elif given is not None:
+    elif given is not None and hidden is not None and inputs.empty_rows is not None:
         batch = hidden.shape[0]
         hidden_q = inputs.empty_rows.all(1)[..., 0].expand(batch, s_q)
         _without_padding(inputs, hidden_q, hidden.all(2).all(1).expand(batch, s_kv))
@@ -243,6 +229,7 @@ def _bias(
         return None
     if kind == "alibi":
         return alibi_bias(params, operands.alibi_slopes, s_q, s_kv, padding)
+    assert bias is not None  # see check_bias
     shape = tuple(bias.shape)
     batch, heads = params.batch_size, params.num_heads
     fits = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -222,7 +223,7 @@ def hidden_pairs(
     return hidden
 
 
-def check_mask(mask: Tensor, name: str, who: str) -> None:
+def check_mask(mask: Any, name: str, who: str) -> Tensor:
     """A mask must be a boolean tensor, because 0/1 and additive masks would silently mean
     something else.
     """
@@ -235,6 +236,7 @@ def check_mask(mask: Tensor, name: str, who: str) -> None:
         raise TypeError(
             f"{who}: {name} has dtype {mask.dtype}; it must be torch.bool, True = masked out."
         )
+    return mask
 
 
 def _padding_row(mask: Tensor, batch: int, length: int, name: str, who: str) -> Tensor:
@@ -274,13 +276,13 @@ def padding_from_masks(
     return Padding(hidden_kv, hidden_kv)
 
 
-def check_arbitrary(mask: Tensor | None, full_shape: tuple[int, int, int, int], who: str) -> Tensor:
+def check_arbitrary(mask: Any, full_shape: tuple[int, ...], who: str) -> Tensor:
     """The mask of ``attn_mask_type="arbitrary"``: broadcastable to ``[b, h, s_q, s_kv]``."""
     if mask is None:
         raise ValueError(
             f"{who}: attention_mask is None; attn_mask_type='arbitrary' needs a boolean mask."
         )
-    check_mask(mask, "attention_mask", who)
+    mask = check_mask(mask, "attention_mask", who)
     shape = tuple(mask.shape)
     aligned = (1,) * (4 - len(shape)) + shape
     if len(aligned) != 4 or any(
@@ -356,7 +358,7 @@ def get_attention_mask(  # noqa: PLR0913 - public signature
                 f"{who}: lengths_q and attention_mask are None; {rule.name} needs one of them."
             )
     elif rule.arbitrary:
-        shape = (1,) * 4 if attention_mask is None else tuple(attention_mask.shape[-4:])
+        shape = tuple(attention_mask.shape[-4:]) if isinstance(attention_mask, Tensor) else (1,) * 4
         full = (*((1,) * (4 - len(shape)) + shape)[:2], s_q, s_kv)
         given = check_arbitrary(attention_mask, full, who)
         device = given.device

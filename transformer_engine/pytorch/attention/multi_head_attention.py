@@ -252,7 +252,7 @@ class MultiheadAttention(torch.nn.Module):
 
         init_method = default_init if init_method is None else init_method
         out_init = default_init if output_layer_init_method is None else output_layer_init_method
-        common = {
+        common: dict[str, Any] = {
             "tp_group": tp_group,
             "tp_size": self.tp_size,
             "get_rng_state_tracker": get_rng_state_tracker,
@@ -262,7 +262,7 @@ class MultiheadAttention(torch.nn.Module):
             "bias": bias,
             "device": device,
         }
-        input_projection = {
+        input_projection: dict[str, Any] = {
             **common,
             "init_method": init_method,
             "parallel_mode": "column" if set_parallel_mode else None,
@@ -272,7 +272,7 @@ class MultiheadAttention(torch.nn.Module):
             "ub_bulk_dgrad": ub_bulk_dgrad,
             "ub_bulk_wgrad": ub_bulk_wgrad,
         }
-        norm = {
+        norm: dict[str, Any] = {
             "eps": layernorm_epsilon,
             "normalization": normalization,
             "return_layernorm_output": self.return_layernorm_output,
@@ -321,7 +321,7 @@ class MultiheadAttention(torch.nn.Module):
         def parts(**rows: int) -> dict[str, Any]:
             return {} if self.fuse_qkv_params else {"parameters_split": rows}
 
-        def named(child: str) -> dict[str, str]:
+        def named(child: str) -> dict[str, Any]:
             return {} if self.name is None else {"name": f"{self.name}.{child}"}
 
         def normalized(child: str, rows: int, split: dict[str, Any]) -> None:
@@ -352,13 +352,15 @@ class MultiheadAttention(torch.nn.Module):
 
     def _make_qk_norms(self, eps: float, device: torch.device | str) -> None:
         kind = self.qk_norm_type
+        self.q_norm: torch.nn.Module | None = None
+        self.k_norm: torch.nn.Module | None = None
         if kind is None:
-            self.q_norm = self.k_norm = None
-        elif kind == "L2Normalization":
+            return
+        if kind == "L2Normalization":
             self.q_norm = self.k_norm = L2Normalization(eps=eps)  # nothing to learn: one will do
         else:
             norm = RMSNorm if kind == "RMSNorm" else LayerNorm
-            options = {"eps": eps, "device": device, "dtype": self.params_dtype}
+            options: dict[str, Any] = {"eps": eps, "device": device, "dtype": self.params_dtype}
             self.q_norm = norm(self.hidden_size_per_attention_head, **options)
             self.k_norm = norm(self.hidden_size_per_attention_head, **options)
 
@@ -369,8 +371,9 @@ class MultiheadAttention(torch.nn.Module):
         self.tp_group = tp_group
         self.core_attention.tp_group = tp_group
         for child in self.children():
-            if hasattr(child, "set_tensor_parallel_group"):
-                child.set_tensor_parallel_group(tp_group)
+            setter = getattr(child, "set_tensor_parallel_group", None)
+            if callable(setter):
+                setter(tp_group)
 
     def set_context_parallel_group(
         self,
@@ -441,7 +444,7 @@ class MultiheadAttention(torch.nn.Module):
             query, key, value, norm_out = self._project_cross(
                 hidden_states, encoder_output, is_first_microbatch
             )
-        children = self._modules  # nn.Module.__getattr__ is slow
+        children: dict[str, Any] = self._modules  # nn.Module.__getattr__ is slow
         has_qk_norm = self.qk_norm_type is not None
         if has_qk_norm and self.qk_norm_before_rope:
             query, key = children["q_norm"](query), children["k_norm"](key)
@@ -522,8 +525,8 @@ class MultiheadAttention(torch.nn.Module):
         groups, size = self.num_gqa_groups_per_partition, self.hidden_size_per_attention_head
         leading = x.shape[:-1]
         if not self.qkv_weight_interleaved:
-            split = x.view(*leading, sum(parts) * groups, size)
-            return split.split_with_sizes([part * groups for part in parts], -2)
+            heads = x.view(*leading, sum(parts) * groups, size)
+            return heads.split_with_sizes([part * groups for part in parts], -2)
         split = x.view(*leading, groups, sum(parts), size).split_with_sizes(parts, -2)
         return tuple(
             piece.reshape(*leading, part * groups, size)
@@ -534,29 +537,33 @@ class MultiheadAttention(torch.nn.Module):
         self, hidden_states: Tensor, is_first_microbatch: bool | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         norm_out = None
+        children: dict[str, Any] = self._modules
         if self.input_layernorm:
-            mixed = self._modules["layernorm_qkv"](hidden_states, is_first_microbatch)
+            mixed = children["layernorm_qkv"](hidden_states, is_first_microbatch)
             if self.return_layernorm_output:
                 mixed, norm_out = mixed
         else:
-            mixed = self._modules["qkv"](hidden_states, is_first_microbatch)
+            mixed = children["qkv"](hidden_states, is_first_microbatch)
         repeat = self.num_attention_heads // self.num_gqa_groups
-        return (*self._heads(mixed, (repeat, 1, 1)), norm_out)
+        query, key, value = self._heads(mixed, (repeat, 1, 1))
+        return query, key, value, norm_out
 
     def _project_cross(
         self, hidden_states: Tensor, encoder_output: Tensor | None, is_first_microbatch: bool | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         norm_out = None
+        children: dict[str, Any] = self._modules
         if self.input_layernorm:
-            query = self._modules["layernorm_query"](hidden_states, is_first_microbatch)
+            query = children["layernorm_query"](hidden_states, is_first_microbatch)
             if self.return_layernorm_output:
                 query, norm_out = query
         else:
-            query = self._modules["query_layer"](hidden_states, is_first_microbatch)
+            query = children["query_layer"](hidden_states, is_first_microbatch)
         size = self.hidden_size_per_attention_head
         query = query.view(*query.shape[:-1], self.num_attention_heads_per_partition, size)
-        key_value = self._modules["key_value"](encoder_output, is_first_microbatch)
-        return (query, *self._heads(key_value, (1, 1)), norm_out)
+        key_value = children["key_value"](encoder_output, is_first_microbatch)
+        key, value = self._heads(key_value, (1, 1))
+        return query, key, value, norm_out
 
     def _rotate(
         self,
@@ -566,10 +573,12 @@ class MultiheadAttention(torch.nn.Module):
         lengths_q: Tensor | None,
         lengths_kv: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        is_pair = isinstance(rotary_pos_emb, (tuple, list))
-        angles_q, angles_k = rotary_pos_emb if is_pair else (rotary_pos_emb, rotary_pos_emb)
+        if isinstance(rotary_pos_emb, Tensor):
+            angles_q = angles_k = rotary_pos_emb
+        else:
+            angles_q, angles_k = rotary_pos_emb
         packed = self.qkv_format == "thd"
-        options = {
+        options: dict[str, Any] = {
             "tensor_format": self.qkv_format,
             "interleaved": self.rotary_pos_interleaved,
             "fused": True,

@@ -84,3 +84,12 @@ class AttentionOperands:
     bias: Tensor | None = None
     alibi_slopes: Tensor | None = None
     softmax_offset: Tensor | None = None
+
+    def packed_lengths(self, side: str) -> tuple[Tensor, Tensor | None]:
+        """Cumulative lengths of side "q" or "kv" of a packed batch, and their padded form."""
+        if side == "q":
+            cu_seqlens, padded = self.cu_seqlens_q, self.cu_seqlens_q_padded
+        else:
+            cu_seqlens, padded = self.cu_seqlens_kv, self.cu_seqlens_kv_padded
+        assert cu_seqlens is not None  # a packed batch without them was refused
+        return cu_seqlens, padded

@@ -36,15 +36,15 @@ def split_packed(
                 f"{WHO}: qkv_layer is given together with other inputs; it already holds query, "
                 "key and value. Pass it alone."
             )
-        packed, name, parts = qkv_layer, "qkv_layer", 3
+        packed, name, parts = check_tensor(WHO, "qkv_layer", qkv_layer), "qkv_layer", 3
     else:
         if query is None or key is not None or value is not None:
             raise ValueError(
                 f"{WHO}: kv_layer is given without query_layer or together with key_layer or "
                 "value_layer; it holds key and value. Pass query_layer and kv_layer."
             )
-        packed, name, parts = kv_layer, "kv_layer", 2
-    shape = tuple(check_tensor(WHO, name, packed).shape)
+        packed, name, parts = check_tensor(WHO, "kv_layer", kv_layer), "kv_layer", 2
+    shape = tuple(packed.shape)
     if interleave_dim not in (-3, -2):
         raise ValueError(f"{WHO}: qkv_interleave_dim is {interleave_dim}; it must be -3 or -2.")
     if len(shape) not in (4, 5) or shape[interleave_dim] != parts:
@@ -58,7 +58,8 @@ def split_packed(
             "Call contiguous()."
         )
     views = packed.unbind(interleave_dim)
-    return views if parts == 3 else (query, *views)
+    first = views[0] if query is None else query
+    return first, views[-2], views[-1]
 
 
 def check_qkv(

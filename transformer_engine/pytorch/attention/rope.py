@@ -67,6 +67,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
         far position.
     """
 
+    inv_freq: Tensor
+
     def __init__(
         self,
         dim: int,
@@ -146,8 +148,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
         inv_freq = self.inv_freq
         positions = torch.arange(max_seq_len, device=inv_freq.device, dtype=torch.float32) + offset
         factor = self.seq_len_interpolation_factor
-        if factor is not None:
-            pretrained = self.pretrained_max_position_embeddings
+        pretrained = self.pretrained_max_position_embeddings
+        if factor is not None and pretrained is not None:
             if max_seq_len > pretrained * factor:
                 positions = positions * (pretrained / max_seq_len)
             else:
@@ -192,6 +194,7 @@ def _packed_positions(tokens: int, place: _Placement, device: torch.device) -> T
     """Positions of packed tokens, int64 ``[tokens]``: each sequence starts at 0 (or its start
     position).
     """
+    assert place.cu_seqlens is not None  # see _check_placement
     cu_seqlens = place.cu_seqlens.to(device=device, dtype=torch.int64)
     if place.cp_size > 1:
         cu_seqlens = cu_seqlens // place.cp_size
@@ -455,7 +458,7 @@ def apply_rotary_pos_emb(  # noqa: PLR0913 - public signature
     _check_table(freqs, t, shape[-1], "freqs", who)
     if start_positions is not None:
         rows = freqs.shape[0]
-        if tensor_format == "thd":
+        if tensor_format == "thd" and cu_seqlens is not None:
             _check_start_positions(place, cu_seqlens.shape[0] - 1, None, rows, who, False)
         else:
             batch, length = (

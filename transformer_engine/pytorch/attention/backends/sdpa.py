@@ -68,7 +68,7 @@ class SdpaBackend:
         grouped = params.num_heads != params.num_gqa_groups
         s_q, s_kv = params.max_seqlen_q, params.max_seqlen_kv
         empty = 0 in (params.batch_size, params.num_heads, params.head_dim_v, s_q, s_kv)
-        if not params.needs_operands and not empty:
+        if not params.needs_operands and not empty and s_q is not None and s_kv is not None:
             diagonal_fits = rule.is_causal and rule.shift(s_q, s_kv) == 0
             if diagonal_fits or rule.is_unbounded:
                 return _direct(params.qkv_format, diagonal_fits, scale, dropout, grouped)

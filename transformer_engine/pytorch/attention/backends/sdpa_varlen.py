@@ -56,10 +56,9 @@ class SdpaVarlenBackend:
             return out.transpose(0, 1).flatten(1)
 
         def run(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
-            cu_q, cu_q_padded = operands.cu_seqlens_q, operands.cu_seqlens_q_padded
-            cu_kv, cu_kv_padded = operands.cu_seqlens_kv, operands.cu_seqlens_kv_padded
-            sizes_q = _slots("q", cu_q, cu_q_padded, q.shape[0], params.max_seqlen_q)
-            sizes_kv = _slots("kv", cu_kv, cu_kv_padded, k.shape[0], params.max_seqlen_kv)
+            assert operands is not None  # a packed batch has lengths
+            sizes_q = _slots("q", operands, q.shape[0], params.max_seqlen_q)
+            sizes_kv = _slots("kv", operands, k.shape[0], params.max_seqlen_kv)
             queries, keys, values = q.split(sizes_q), k.split(sizes_kv), v.split(sizes_kv)
             pieces = [] if q.shape[0] > 0 else [q.new_zeros((0, width))]
             for slot, length in enumerate(sizes_q):
@@ -81,7 +80,9 @@ def _mask_of(
         return None, False, None
     if rule.is_causal and rule.shift(s_q, s_kv) == 0:
         return None, True, None
-    hidden = hidden_by_position(rule, s_q, s_kv, None, device)[0, 0]
+    pairs = hidden_by_position(rule, s_q, s_kv, None, device)
+    assert pairs is not None  # an unbounded rule returned above
+    hidden = pairs[0, 0]
     above = rule.right >= 0 and rule.shift(s_q, s_kv) + rule.right < 0
     below = rule.left >= 0 and s_q - 1 + rule.shift(s_q, s_kv) - rule.left > s_kv - 1
     if not (above or below):
@@ -90,14 +91,9 @@ def _mask_of(
     return ~hidden | empty_rows, False, empty_rows
 
 
-def _slots(
-    side: str,
-    cu_seqlens: Tensor,
-    cu_seqlens_padded: Tensor | None,
-    tokens: int,
-    longest: int | None,
-) -> list[int]:
+def _slots(side: str, operands: AttentionOperands, tokens: int, longest: int | None) -> list[int]:
     """Alternating sizes: tokens of a sequence, gap behind it, ...; they add up to all tokens."""
+    cu_seqlens, cu_seqlens_padded = operands.packed_lengths(side)
     ends = cu_seqlens.tolist()
     offsets = ends if cu_seqlens_padded is None else cu_seqlens_padded.tolist()
     check_slots(side, ends, offsets, tokens, longest)

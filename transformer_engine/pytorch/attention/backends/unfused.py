@@ -89,7 +89,7 @@ class UnfusedBackend:
         sink = operands.softmax_offset if operands is not None else None
         out, max_logit = self._attend(params, inputs, sink)
         out = store(params, inputs, out)
-        return (out, max_logit) if params.return_max_logit else out
+        return out if max_logit is None else (out, max_logit)
 
     def _attend(
         self, params: AttentionParams, inputs: DenseInputs, sink: Tensor | None

@@ -359,8 +359,11 @@ class DotProductAttention(torch.nn.Module):
             _refuse_unsupported(inference_params)
         if _is_fp8_enabled():
             _refuse_fp8_attention()
+        q: Any = query_layer  # tensors, as _resolve makes sure
+        k: Any = key_layer
+        v: Any = value_layer
         if qkv_layer is not None or kv_layer is not None:
-            query_layer, key_layer, value_layer = split_packed(
+            q, k, v = split_packed(
                 query_layer, key_layer, value_layer, qkv_layer, kv_layer, qkv_interleave_dim
             )
         if self.cp_group is not self._accepted_cp_group:
@@ -397,15 +400,15 @@ class DotProductAttention(torch.nn.Module):
             signature = None if operands is None else _signature(operands)
             key = (
                 spec,
-                query_layer.shape,
-                key_layer.shape,
-                value_layer.shape,
-                query_layer.dtype,
-                key_layer.dtype,
-                value_layer.dtype,
-                query_layer.device,
-                key_layer.device,
-                value_layer.device,
+                q.shape,
+                k.shape,
+                v.shape,
+                q.dtype,
+                k.dtype,
+                v.dtype,
+                q.device,
+                k.device,
+                v.device,
                 signature,
                 self.attention_dropout if self.training else 0.0,
                 self.softmax_scale,
@@ -419,25 +422,21 @@ class DotProductAttention(torch.nn.Module):
         ):  # something that is no tensor, or a window given as a list
             plan = key = None
         if plan is None:
-            plan = self._resolve(query_layer, key_layer, value_layer, operands, spec)
+            plan = self._resolve(q, k, v, operands, spec)
             if key is not None:
                 self._remember(key, plan)
         if torch.is_autocast_enabled(plan.device_type):
-            query_layer, key_layer, value_layer, plan = self._under_autocast(
-                query_layer, key_layer, value_layer, operands, spec, plan
-            )
+            q, k, v, plan = self._under_autocast(q, k, v, operands, spec, plan)
         if (
             plan.has_dropout
             and self.get_rng_state_tracker is not None
             and not self.sequence_parallel
         ):
             with self.get_rng_state_tracker().fork():
-                return self._run(
-                    plan, query_layer, key_layer, value_layer, operands, checkpoint_core_attention
-                )
+                return self._run(plan, q, k, v, operands, checkpoint_core_attention)
         if checkpoint_core_attention:
-            return self._run(plan, query_layer, key_layer, value_layer, operands, True)
-        return plan.run(query_layer, key_layer, value_layer, operands)
+            return self._run(plan, q, k, v, operands, True)
+        return plan.run(q, k, v, operands)
 
     @staticmethod
     def _run(
@@ -521,6 +520,7 @@ class DotProductAttention(torch.nn.Module):
         batch = None if packed else q.shape[1 if spec.qkv_format == "sbhd" else 0]
         sequences = check_cu_seqlens(lengths, batch)
         batch = sequences if batch is None else batch
+        assert batch is not None  # a packed batch has lengths
         check_bias(spec.bias_type, operands.bias, q.device)
         check_alibi_slopes(spec.bias_type, operands.alibi_slopes, batch, heads)
         if packed:
@@ -585,18 +585,18 @@ class DotProductAttention(torch.nn.Module):
             )
         own = ("qkv_format", "attn_mask_type", "window_size", "bottom_right_diagonal")
         spec = _CallSpec(
-            *(getattr(self, name) if given[name] is None else given[name] for name in own),
-            given["core_attention_bias_type"],
-            given["max_seqlen_q"],
-            given["max_seqlen_kv"],
+            **{name: getattr(self, name) if given[name] is None else given[name] for name in own},
+            bias_type=given["core_attention_bias_type"],
+            max_seqlen_q=given["max_seqlen_q"],
+            max_seqlen_kv=given["max_seqlen_kv"],
         )
         lengths = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
         operands = AttentionOperands(
-            given["attention_mask"],
-            *(given[name] for name in lengths),
-            given["core_attention_bias"],
-            given["alibi_slopes"],
-            self.softmax_offset,
+            attention_mask=given["attention_mask"],
+            **{name: given[name] for name in lengths},
+            bias=given["core_attention_bias"],
+            alibi_slopes=given["alibi_slopes"],
+            softmax_offset=self.softmax_offset,
         )
         return backend_reasons(self._problem(q, k, v, operands, spec), self._switches)
 
