@@ -8,6 +8,11 @@ import torch
 
 from transformer_engine.pytorch import arguments
 
+
+def check_callable(who, name, value):
+    arguments.check_callables(who, **{name: value})
+
+
 NAN, INF = float("nan"), float("inf")
 
 
@@ -20,7 +25,7 @@ NAN, INF = float("nan"), float("inf")
         (arguments.check_share, [0, 0.5]),
         (arguments.check_epsilon, [0, 1e-5]),
         (arguments.check_flag, [True, False, 0, 1, np.bool_(True)]),
-        (arguments.check_callable, [None, print]),
+        (check_callable, [None, print]),
         (arguments.check_tensor, [torch.zeros(2), torch.nn.Parameter(torch.zeros(1))]),
         (arguments.check_params_dtype, [None, torch.float32, torch.bfloat16, torch.float16]),
         (arguments.check_group, [None, torch.distributed.ProcessGroup(0, 1)]),
@@ -41,7 +46,7 @@ def test_what_is_taken(check, values):
         (arguments.check_share, ["x", None], [-0.1, 1, NAN]),
         (arguments.check_epsilon, ["x", None], [-1e-9, INF, NAN]),
         (arguments.check_flag, ["no", None, 2, 1.0], []),
-        (arguments.check_callable, [3, "x"], []),
+        (check_callable, [3, "x"], []),
         (arguments.check_tensor, [None, "x", [1.0], np.zeros(2)], []),
         (arguments.check_params_dtype, ["x", torch.int32, torch.float8_e4m3fn, 3], []),
         (arguments.check_group, [3, "x", object(), [0, 1]], []),
@@ -70,3 +75,10 @@ def test_messages_show_short_values_and_the_type_of_others():
     assert arguments.received((1, 2)) == "(1, 2)"
     assert arguments.received(list(range(100))) == "of type list"
     assert arguments.received(np.zeros(3)) == "of type ndarray"
+
+
+def test_the_tensor_parallel_size():
+    assert arguments.tensor_parallel_size("who", 2, None) == 2
+    for size, group, error, name in ((0, None, ValueError, "size"), (1, 3, TypeError, "group")):
+        with pytest.raises(error, match=f"^who: tp_{name} is "):
+            arguments.tensor_parallel_size("who", size, group)

@@ -87,10 +87,11 @@ def check_flag(who: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_callable(who: str, name: str, value: Any) -> None:
-    """A callable, or None for the default."""
-    if value is not None and not callable(value):
-        raise TypeError(f"{who}: {name} is {received(value)}; it must be callable, or None.")
+def check_callables(who: str, **named: Any) -> None:
+    """Each argument a callable, or None for the default."""
+    for name, value in named.items():
+        if value is not None and not callable(value):
+            raise TypeError(f"{who}: {name} is {received(value)}; it must be callable, or None.")
 
 
 def check_tensor(who: str, name: str, value: Any) -> torch.Tensor:
@@ -136,3 +137,10 @@ def group_size(who: str, name: str, group: Any) -> int:
             f"{who}: {name} is {received(group)}; it must be a torch.distributed.ProcessGroup, or "
             "None."
         ) from None
+
+
+def tensor_parallel_size(who: str, tp_size: Any, tp_group: Any) -> int:
+    """Number of tensor-parallel ranks: that of the group when there is one, else `tp_size`."""
+    if tp_group is None:
+        return check_int(who, "tp_size", tp_size)
+    return group_size(who, "tp_group", tp_group)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import (
-    check_callable,
+    check_callables,
     check_choice,
     check_epsilon,
     check_int,
@@ -22,6 +22,7 @@ from .arguments import (
     check_share,
     check_tensor,
     group_size,
+    tensor_parallel_size,
 )
 from .attention.masks import check_window, normalize_mask_type
 from .attention.multi_head_attention import (
@@ -216,12 +217,12 @@ class TransformerLayer(torch.nn.Module):
         check_share(_WHO, "drop_path_rate", drop_path_rate)
         check_epsilon(_WHO, "layernorm_epsilon", layernorm_epsilon)
         check_params_dtype(_WHO, "params_dtype", params_dtype)
-        for argument, function in (
-            ("init_method", init_method),
-            ("output_layer_init_method", output_layer_init_method),
-            ("get_rng_state_tracker", get_rng_state_tracker),
-        ):
-            check_callable(_WHO, argument, function)
+        check_callables(
+            _WHO,
+            init_method=init_method,
+            output_layer_init_method=output_layer_init_method,
+            get_rng_state_tracker=get_rng_state_tracker,
+        )
         for argument, number in (
             ("layer_number", layer_number),
             ("seq_length", seq_length),
@@ -245,11 +246,7 @@ class TransformerLayer(torch.nn.Module):
         self.attn_input_format = attn_input_format
         self.seq_length = seq_length
         self.tp_group = tp_group
-        self.tp_size = (
-            check_int(_WHO, "tp_size", tp_size)
-            if tp_group is None
-            else group_size(_WHO, "tp_group", tp_group)
-        )
+        self.tp_size = tensor_parallel_size(_WHO, tp_size, tp_group)
         check_int(_WHO, "ffn_hidden_size", ffn_hidden_size)
         check_attention_sizes(
             _WHO, hidden_size, num_attention_heads, num_gqa_groups, kv_channels, self.tp_size

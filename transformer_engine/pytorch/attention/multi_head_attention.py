@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import (
-    check_callable,
+    check_callables,
     check_choice,
     check_epsilon,
     check_int,
@@ -20,6 +20,7 @@ from ..arguments import (
     check_probability,
     check_tensor,
     group_size,
+    tensor_parallel_size,
 )
 from ..constants import AttnTypes
 from ..module.layernorm import LayerNorm
@@ -205,11 +206,7 @@ class MultiheadAttention(torch.nn.Module):
         super().__init__()
         self.name = name
         self.tp_group = tp_group
-        self.tp_size = (
-            check_int(_WHO, "tp_size", tp_size)
-            if tp_group is None
-            else group_size(_WHO, "tp_group", tp_group)
-        )
+        self.tp_size = tensor_parallel_size(_WHO, tp_size, tp_group)
         self.sequence_parallel = self.tp_size > 1 and sequence_parallel
         _check_choices(attention_type, qkv_format, normalization, qk_norm_type)
         groups, head_size = check_attention_sizes(
@@ -222,12 +219,12 @@ class MultiheadAttention(torch.nn.Module):
         check_epsilon(_WHO, "layernorm_epsilon", layernorm_epsilon)
         check_epsilon(_WHO, "qk_norm_eps", qk_norm_eps)
         check_params_dtype(_WHO, "params_dtype", params_dtype)
-        for argument, function in (
-            ("init_method", init_method),
-            ("output_layer_init_method", output_layer_init_method),
-            ("get_rng_state_tracker", get_rng_state_tracker),
-        ):
-            check_callable(_WHO, argument, function)
+        check_callables(
+            _WHO,
+            init_method=init_method,
+            output_layer_init_method=output_layer_init_method,
+            get_rng_state_tracker=get_rng_state_tracker,
+        )
         self.hidden_size = hidden_size
         self.qkv_format = qkv_format
         self.attn_mask_type = attn_mask_type

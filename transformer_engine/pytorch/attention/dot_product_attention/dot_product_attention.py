@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...arguments import (
-    check_callable,
+    check_callables,
     check_choice,
     check_int,
     check_number,
     check_probability,
     group_size,
     received,
+    tensor_parallel_size,
 )
 from ...constants import AttnTypes
 from ...module.base import resolve_device
@@ -150,17 +151,13 @@ class DotProductAttention(torch.nn.Module):
         super().__init__()
         self.name = name
         self.tp_group = tp_group
-        self.tp_size = (
-            check_int(_WHO, "tp_size", tp_size)
-            if tp_group is None
-            else group_size(_WHO, "tp_group", tp_group)
-        )
+        self.tp_size = tensor_parallel_size(_WHO, tp_size, tp_group)
         self._set_sizes(num_attention_heads, kv_channels, num_gqa_groups)
         check_probability(_WHO, "attention_dropout", attention_dropout)
         check_choice(_WHO, "qkv_format", qkv_format, QKV_FORMATS)
         check_choice(_WHO, "attention_type", attention_type, AttnTypes)
         check_choice(_WHO, "softmax_type", softmax_type, SOFTMAX_TYPES)
-        check_callable(_WHO, "get_rng_state_tracker", get_rng_state_tracker)
+        check_callables(_WHO, get_rng_state_tracker=get_rng_state_tracker)
         if layer_number is not None:
             check_int(_WHO, "layer_number", layer_number)
         if softmax_scale is not None:
