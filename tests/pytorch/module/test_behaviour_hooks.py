@@ -10,6 +10,8 @@ from helpers.behaviour import ALL_CASES, PLAIN_CASES, Case, describe
 from helpers.modules import assert_same, collect, output_gradient
 from helpers.tolerances import assert_identical
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CASES = pytest.mark.parametrize("case", ALL_CASES, ids=str)
 PLAIN = pytest.mark.parametrize("case", PLAIN_CASES, ids=str)
 

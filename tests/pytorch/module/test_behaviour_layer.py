@@ -17,6 +17,8 @@ from helpers.generators import random_tensor
 from helpers.modules import assert_same, collect, output_gradient, randomize
 from helpers.tolerances import assert_identical
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 HIDDEN, FFN, HEADS = 16, 24, 2
 MODES = pytest.mark.parametrize("recipe", RECIPES)
 

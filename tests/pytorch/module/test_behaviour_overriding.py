@@ -14,6 +14,8 @@ from helpers.behaviour import ALL_CASES, PLAIN_CASES, QUANTIZED_CASES, Case, des
 from helpers.modules import FFN, IN, OUT, assert_same, make, make_input, randomize, run
 from helpers.tolerances import assert_identical
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CASES = pytest.mark.parametrize("case", ALL_CASES, ids=str)
 PLAIN = pytest.mark.parametrize("case", PLAIN_CASES, ids=str)
 SIZES = {

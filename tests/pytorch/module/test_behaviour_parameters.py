@@ -10,6 +10,8 @@ from helpers.behaviour import ALL_CASES, DTYPE_CASES, PLAIN_CASES, QUANTIZED_CAS
 from helpers.modules import IN, OUT, assert_same, collect, make, output_gradient
 from helpers.tolerances import assert_identical
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CASES = pytest.mark.parametrize("case", ALL_CASES, ids=str)
 DTYPES = pytest.mark.parametrize("case", DTYPE_CASES, ids=str)
 PLAIN = pytest.mark.parametrize("case", PLAIN_CASES, ids=str)

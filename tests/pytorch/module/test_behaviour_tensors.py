@@ -10,6 +10,8 @@ from helpers.behaviour import ALL_CASES, PLAIN_CASES, QUANTIZED_CASES, outcome
 from helpers.modules import IN, assert_same, collect, output_gradient
 from helpers.tolerances import assert_identical
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CASES = pytest.mark.parametrize("case", ALL_CASES, ids=str)
 PLAIN = pytest.mark.parametrize("case", PLAIN_CASES, ids=str)
 QUANTIZED = pytest.mark.parametrize("case", QUANTIZED_CASES, ids=str)
