@@ -532,6 +532,15 @@ def _() -> None:
         assert module.weight.tensor_model_parallel and module.weight.partition_dim == 0
 
 
+@row("delayed-assignment")
+def _() -> None:
+    layer, x = te.Linear(8, 8, delay_wgrad_compute=True), torch.ones(4, 8)
+    for _ in range(2):
+        layer(x).sum().backward()
+        layer.backward_dw()
+        assert torch.equal(layer.weight.grad, torch.full((8, 8), 4.0))
+
+
 @row("empty-returned-bias")
 def _() -> None:
     x, options = torch.randn(4, 32), {"bias": False, "return_bias": True}

@@ -35,6 +35,14 @@ std::shared_ptr<QuantizerSet> make_quantizer_set(
                                                      .backward_state = std::move(backward_state)});
 }
 
+size_t delayed_wgrad_count(ModuleStep& step) {
+  size_t count = 0;
+  for (LinearPart* const linear : step.linear_parts()) {
+    count = std::max(count, linear->wgrad_store().tasks.size());
+  }
+  return count;
+}
+
 py::list run_delayed_wgrads(ModuleStep& step) {
   py::list results;
   for (LinearPart* const linear : step.linear_parts()) {
@@ -107,6 +115,8 @@ void bind_steps(py::module_& m) {
            "Take over what calls left in the step that this one replaces.")
       .def_property_readonly("was_quantized", &ModuleStep::was_quantized)
       .def_property_readonly("was_calibrating", &ModuleStep::was_calibrating)
+      .def_property_readonly("activation_dtype", &ModuleStep::activation_dtype)
+      .def_property_readonly("delayed_wgrad_count", &delayed_wgrad_count)
       .def("run_delayed_wgrads", &run_delayed_wgrads,
            "Run the oldest delayed weight gradient of each linear layer: list of (weight, gradient "
            "| None).");

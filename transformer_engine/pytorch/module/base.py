@@ -26,7 +26,7 @@ from ..recipe_state import (
     fp8_max_of,
     native_recipe,
 )
-from ..tensor import QuantizedTensor
+from ..tensor import Float8Quantizer, QuantizedTensor
 from . import extra_state
 from .arguments import check_name
 
@@ -110,6 +110,21 @@ class ParameterInit:
     fp8_meta_index: int | None = None  # the weight's quantizer slot
 
 
+@dataclass(frozen=True)
+class WgradStore:
+    """What frameworks ask of the weight gradients that a module left for `backward_dw`."""
+
+    is_enabled: bool
+    count: int  # of backwards whose weight gradients wait
+
+    def delay_wgrad_compute(self) -> bool:
+        """Whether backward leaves weight gradients for later."""
+        return self.is_enabled
+
+    def __len__(self) -> int:
+        return self.count
+
+
 class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
     """Base of all modules with a native step.
 
@@ -143,6 +158,12 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         self.sequence_parallel = False
         self.primary_weights_in_fp8 = FP8GlobalStateManager.with_fp8_parameters()
         self.preserve_high_precision_init_val = FP8GlobalStateManager.with_high_precision_init_val()
+        # Parameters on the meta device are quantized later, outside the region that asked for it.
+        self._parameters_recipe: Recipe | None = (
+            FP8GlobalStateManager.quantization_state.parameters_recipe
+            if self.primary_weights_in_fp8
+            else None
+        )
         self.param_init_meta: dict[str, ParameterInit] = {}
         self.fsdp_group: Any = None
         self.wgrad_accumulation_and_reduce_hooks: list[Callable[[], Any]] = []
@@ -194,6 +215,20 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         """Whether the latest forward observed amaxes in high precision."""
         step = self._latest_step()
         return step is not None and bool(step.was_calibrating)
+
+    @property
+    def activation_dtype(self) -> torch.dtype | None:
+        """dtype of the latest forward's activations: torch.autocast's, else the input's."""
+        step = self._latest_step()
+        return None if step is None else step.activation_dtype
+
+    @property
+    def wgrad_store(self) -> WgradStore:
+        """The weight gradients that wait for `backward_dw`."""
+        step = self._latest_step()
+        return WgradStore(
+            bool(self.delay_wgrad_compute), 0 if step is None else step.delayed_wgrad_count
+        )
 
     def _latest_step(self) -> Any:
         """The step of the latest forward, which a changed attribute may have put aside."""
@@ -247,6 +282,7 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         self.fp8_meta["fp8_max_fwd"] = fp8_max_of(recipe, fprop_tensor=True)
         self.fp8_meta["fp8_max_bwd"] = fp8_max_of(recipe, fprop_tensor=False)
         self.quantizers = {key: state.make_quantizers() for key, state in states.items()}
+        self._connect_parameters()
         self._quantizer_set = steps.QuantizerSet(
             native_recipe(recipe),
             [quantizer._core for quantizer in self.quantizers["scaling_fwd"]],
@@ -259,6 +295,19 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         self.fp8_meta["fp8_checkpoint"] = True
         if self._step is not None:
             self._step.set_quantizers(self._quantizer_set)
+
+    def _connect_parameters(self) -> None:
+        """Quantizers of parameters observe into the buffers in force, which may be new ones."""
+        for name, how in self.param_init_meta.items():
+            parameter = self._parameters.get(name)
+            if how.fp8_meta_index is None or not isinstance(parameter, QuantizedTensor):
+                continue
+            own, slot = parameter._quantizer, self.quantizers["scaling_fwd"][how.fp8_meta_index]
+            if own is None:  # unpickled
+                parameter._quantizer = slot.copy()
+                parameter._quantizer.internal = False
+            elif isinstance(own, Float8Quantizer) and isinstance(slot, Float8Quantizer):
+                own.scale, own.amax = slot.scale, slot.amax
 
     def _check_parameter_formats(self, recipe: Recipe) -> None:
         for name, parameter in self._parameters.items():
@@ -399,6 +448,8 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         if isinstance(parameter, QuantizedTensor) and not is_meta:
             with torch.no_grad():
                 parameter.copy_(values)
+            if self.preserve_high_precision_init_val:
+                _keep_init_value(parameter, values.detach().cpu().clone())
             return
         if not is_meta and not quantizes:
             return
@@ -427,8 +478,11 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         self._parameters[name] = new
 
     def _quantize_parameter(self, values: torch.Tensor, how: ParameterInit) -> torch.Tensor:
-        recipe = FP8GlobalStateManager.quantization_state.parameters_recipe
-        recipe = recipe or self.fp8_meta.get("recipe") or FP8GlobalStateManager.get_fp8_recipe()
+        recipe = (
+            self._parameters_recipe
+            or self.fp8_meta.get("recipe")
+            or FP8GlobalStateManager.get_fp8_recipe()
+        )
         if self._quantizer_set is None:
             self._make_quantizers(recipe)
         assert how.fp8_meta_index is not None
@@ -498,6 +552,10 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
             for weight, gradient in step.run_delayed_wgrads():
                 if gradient is not None:
                     weight.grad = gradient
+        self._trigger_wgrad_accumulation_and_reduce_hooks()
+
+    def _trigger_wgrad_accumulation_and_reduce_hooks(self) -> None:
+        """Call the registered hooks; frameworks with a `backward_dw` of their own do this."""
         for hook in self.wgrad_accumulation_and_reduce_hooks:
             hook()
 

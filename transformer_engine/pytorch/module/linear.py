@@ -198,7 +198,8 @@ class Linear(TransformerEngineBaseModule):
             ``torch.autocast``; or a quantized tensor.
         is_first_microbatch : bool, optional
             True quantizes the weight and keeps the result (and overwrites ``main_grad``), False
-            uses the kept one unless the weight was written since, None keeps nothing.
+            uses the kept one unless the weight was written since, None keeps nothing. torch does
+            not count writes through ``weight.data``: pass True after one.
         fp8_output, fp8_grad : bool, default False
             Inside a quantized region, return a quantized output, or pass a quantized gradient on.
 

@@ -325,6 +325,15 @@ Operand LinearPart::weight_operand(const CallState& state, const LinearParameter
   const at::Tensor& first = parameters.weights[0];
   if (is_python_tensor(first)) {
     const py::gil_scoped_acquire gil;
+    if (!state.is_quantized && !was_told_of_dequantizing_) {
+      was_told_of_dequantizing_ = true;
+      const std::string text = concat(spec_.label, ": ", spec_.weight_names[0].text(),
+                                      " is quantized and the call outside a quantized region; it "
+                                      "is dequantized for each call. Use te.autocast.");
+      if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) < 0) {
+        throw py::error_already_set();
+      }
+    }
     return state.is_quantized
                ? read_quantized(first, spec_.label, spec_.weight_names[0].text().c_str())
                : Operand::high_precision(dequantize_python(first, dtype));
@@ -471,10 +480,16 @@ std::pair<TensorList, TensorList> run_delayed_wgrad(LinearPart& linear) {
   TE_CHECK_AS(RuntimeError, !tasks.empty(), linear.spec().label,
               ": backward_dw found no delayed weight gradient; run forward and backward once for "
               "each backward_dw.");
-  const WgradTask task = std::move(tasks.front());
+  WgradTask task = std::move(tasks.front());
   tasks.pop_front();
   const PlainOperators plain;
-  TensorList gradients = run_wgrad(task, linear.spec());
+  TensorList gradients;
+  try {
+    gradients = run_wgrad(task, linear.spec());
+  } catch (...) {
+    tasks.push_front(std::move(task));  // a missing main_grad can be mended
+    throw;
+  }
   if (linear.spec().fuse_wgrad_accumulation) {
     gradients.assign(gradients.size(), at::Tensor());  // placeholders are for autograd alone
   }

@@ -102,6 +102,7 @@ class LinearPart {
 
   LinearSpec spec_;
   WeightCache cache_;
+  bool was_told_of_dequantizing_ = false;  // one warning
   std::shared_ptr<WgradStore> wgrad_store_ = std::make_shared<WgradStore>();
   std::shared_ptr<FirstMicrobatch> first_microbatch_;
 };

@@ -332,7 +332,7 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
   if (spec_.norm.has_value()) {
     call.norm_parameters = read_norm_parameters(*spec_.norm, module, required);
   }
-  call.state = begin_forward(module);
+  call.state = begin_forward(module, call.dtype);
   call.edges.add(call.input);
   call.input_requires_grad = call.input.requires_grad();
   if (spec_.norm.has_value()) {

@@ -188,7 +188,7 @@ void ModuleStep::ensure_quantizers(PyObject* module, const AutocastState& autoca
               "self._step.set_quantizers().");
 }
 
-CallState ModuleStep::begin_forward(PyObject* module) {
+CallState ModuleStep::begin_forward(PyObject* module, at::ScalarType dtype) {
   CallState state;
   const ForwardRecord* const repeated = is_in_backward() ? recompute_log_.next_repeated() : nullptr;
   if (repeated != nullptr) {
@@ -217,6 +217,7 @@ CallState ModuleStep::begin_forward(PyObject* module) {
   }
   was_quantized_ = state.is_quantized;
   was_calibrating_ = state.is_calibrating;
+  activation_dtype_ = dtype;
   return state;
 }
 
@@ -251,6 +252,7 @@ void ModuleStep::inherit(ModuleStep& previous) {
   recompute_log_ = std::move(previous.recompute_log_);
   was_quantized_ = previous.was_quantized_;
   was_calibrating_ = previous.was_calibrating_;
+  activation_dtype_ = previous.activation_dtype_;
   const auto linears = linear_parts();
   const auto old_linears = previous.linear_parts();
   for (size_t i = 0; i < std::min(linears.size(), old_linears.size()); ++i) {

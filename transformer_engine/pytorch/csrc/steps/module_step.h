@@ -110,6 +110,8 @@ class ModuleStep : public Step {
   // Of the latest forward; the module's attributes `fp8` and `fp8_calibration`.
   bool was_quantized() const { return was_quantized_; }
   bool was_calibrating() const { return was_calibrating_; }
+  // Of the latest forward with GEMMs: nothing before.
+  std::optional<at::ScalarType> activation_dtype() const { return activation_dtype_; }
 
   // The linear layers inside, in order of use (for delayed weight gradients).
   virtual std::vector<class LinearPart*> linear_parts() { return {}; }
@@ -128,7 +130,8 @@ class ModuleStep : public Step {
   // Reads the autocast region (or the record of the forward being repeated) and makes sure of the
   // quantizers for it, by module._make_quantizers(recipe) when the recipe is another one than last
   // time.
-  CallState begin_forward(PyObject* module);
+  // `dtype` of the activations.
+  CallState begin_forward(PyObject* module, at::ScalarType dtype);
   // To be called once the forward has computed; `has_node` when it will be differentiated.
   void end_forward(CallState& state, bool has_node);
 
@@ -140,6 +143,7 @@ class ModuleStep : public Step {
   RecomputeLog recompute_log_;
   bool was_quantized_ = false;
   bool was_calibrating_ = false;
+  std::optional<at::ScalarType> activation_dtype_;
 };
 
 // End of a node's backward: marks its delayed-scaling state used, and advances the backward states

@@ -320,7 +320,7 @@ void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObje
   call.norm = read_norm_parameters(spec_.norm, module, required);
   call.fc1 = fc1_->read_parameters(module, required);
   call.fc2 = fc2_->read_parameters(module, required);
-  call.state = begin_forward(module);
+  call.state = begin_forward(module, call.dtype);
   call.edges.add(call.input);
   call.edges.add(call.norm.gamma);
   if (call.norm.beta.defined()) {

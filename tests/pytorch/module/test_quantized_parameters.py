@@ -1,0 +1,196 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are FP8 themselves: made under quantized_model_init, trained and drawn anew."""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+
+import transformer_engine.pytorch as te
+from helpers.modules import FACTORIES, IN, LINEAR_KINDS, OUT, make_input, output_gradient
+from helpers.tolerances import assert_identical
+from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
+from transformer_engine.pytorch import Float8Tensor
+
+KINDS = pytest.mark.parametrize("kind", LINEAR_KINDS)
+RECIPES = {"delayed": DelayedScaling(amax_history_len=4), "current": Float8CurrentScaling()}
+RECIPE_NAMES = pytest.mark.parametrize("recipe_name", RECIPES)
+WEIGHT_SLOTS = {"weight": 1, "fc1_weight": 1, "fc2_weight": 4}
+
+
+def make_quantized(kind, recipe, seed=3, **options):
+    torch.manual_seed(seed)
+    with te.quantized_model_init(recipe=recipe, **options):
+        return FACTORIES[kind](device="cpu")
+
+
+def weights_of(module):
+    return {name: p for name, p in module.named_parameters() if p.dim() == 2}
+
+
+@KINDS
+@RECIPE_NAMES
+def test_weights_are_quantized_and_norms_and_biases_are_not(kind, recipe_name):
+    module = make_quantized(kind, RECIPES[recipe_name])
+    for name, parameter in module.named_parameters():
+        assert isinstance(parameter, torch.nn.Parameter)
+        assert isinstance(parameter, Float8Tensor) == (name in weights_of(module))
+        assert parameter.requires_grad
+        assert (name in WEIGHT_SLOTS) == (parameter.dim() == 2)
+
+
+@KINDS
+@RECIPE_NAMES
+def test_the_preserved_value_is_what_was_quantized(kind, recipe_name):
+    module = make_quantized(kind, RECIPES[recipe_name], preserve_high_precision_init_val=True)
+    torch.manual_seed(3)
+    plain = FACTORIES[kind](device="cpu")
+    for name, weight in weights_of(module).items():
+        value = weight.get_high_precision_init_val()
+        assert_identical(value, plain.get_parameter(name).detach(), name)
+        assert value.device.type == "cpu"
+        assert_identical(weight._quantizer(value).dequantize(), weight.detach().dequantize(), name)
+        weight.clear_high_precision_init_val()
+        assert weight.get_high_precision_init_val() is None
+
+
+@KINDS
+@RECIPE_NAMES
+def test_drawing_anew_renews_the_preserved_value(kind, recipe_name):
+    module = make_quantized(kind, RECIPES[recipe_name], preserve_high_precision_init_val=True)
+    identities = {name: id(weight) for name, weight in weights_of(module).items()}
+    torch.manual_seed(44)
+    module.reset_parameters()
+    torch.manual_seed(44)
+    plain = FACTORIES[kind](device="cpu")
+    for name, weight in weights_of(module).items():
+        assert id(weight) == identities[name]
+        assert_identical(weight.get_high_precision_init_val(), plain.get_parameter(name).detach())
+    without = make_quantized(kind, RECIPES[recipe_name])
+    without.reset_parameters()
+    assert not any(hasattr(w, "_high_precision_init_val") for w in weights_of(without).values())
+
+
+@KINDS
+@RECIPE_NAMES
+def test_construction_on_meta_quantizes_in_reset_parameters(kind, recipe_name):
+    recipe = RECIPES[recipe_name]
+    with te.quantized_model_init(recipe=recipe):
+        module = FACTORIES[kind](device="meta")
+    assert not any(isinstance(weight, Float8Tensor) for weight in weights_of(module).values())
+    torch.manual_seed(3)
+    module.reset_parameters()
+    expected = make_quantized(kind, recipe)
+    for name, weight in weights_of(module).items():
+        assert isinstance(weight, Float8Tensor)
+        assert_identical(weight.dequantize(), expected.get_parameter(name).dequantize(), name)
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+@KINDS
+@RECIPE_NAMES
+def test_adamw_lowers_the_loss(kind, recipe_name):
+    recipe = RECIPES[recipe_name]
+    module = make_quantized(kind, recipe)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.02)
+    x = make_input(32, IN).detach()
+    target = output_gradient(module_output(module, x, recipe).detach(), seed=9)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = (module_output(module, x, recipe) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert all(isinstance(weight, Float8Tensor) for weight in weights_of(module).values())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def module_output(module, x, recipe):
+    with te.autocast(recipe=recipe):
+        return module(x)
+
+
+@KINDS
+@pytest.mark.parametrize("length", [1, 2, 9])
+@pytest.mark.parametrize("how", ["recipe", "by hand"])
+def test_writes_are_observed_in_the_history_in_force(kind, length, how):
+    module = make_quantized(kind, RECIPES["delayed"])
+    if how == "recipe":
+        with te.autocast(recipe=DelayedScaling(amax_history_len=length)):
+            module.init_fp8_metadata()
+    else:
+        module.adjust_amax_history_length(length)
+    assert_writes_are_observed(module, length)
+
+
+@KINDS
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copys_writes_are_observed_in_its_own_history(kind, copied):
+    source = make_quantized(kind, RECIPES["delayed"])
+    module = copied(source)
+    with te.autocast(recipe=RECIPES["delayed"]):
+        module.init_fp8_metadata()
+    before = source.fp8_meta["scaling_fwd"].amax_history.clone()
+    assert_writes_are_observed(module, 4)
+    assert_identical(source.fp8_meta["scaling_fwd"].amax_history, before)
+
+
+def assert_writes_are_observed(module, length):
+    state = module.fp8_meta["scaling_fwd"]
+    assert state.amax_history.shape[0] == length
+    for value, (name, weight) in enumerate(weights_of(module).items(), start=50):
+        with torch.no_grad():
+            weight.copy_(torch.full(weight.shape, float(value)))
+        assert state.amax_history[0, WEIGHT_SLOTS[name]] == value
+        assert weight._quantizer.scale.data_ptr() == state.scale[WEIGHT_SLOTS[name]].data_ptr()
+
+
+# ---- outside a region ----------------------------------------------------------------------------
+
+
+@KINDS
+def test_use_outside_a_region_warns_once_for_each_weight(kind):
+    module = make_quantized(kind, RECIPES["current"])
+    x = make_input()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with te.autocast(recipe=RECIPES["current"]):
+            module(x)
+        assert not caught
+        for _ in range(3):
+            y = module(x)
+    texts = [str(warning.message) for warning in caught]
+    assert texts == [
+        f"{kind}.forward: {name} is quantized and the call outside a quantized region; it is "
+        "dequantized for each call. Use te.autocast."
+        for name in weights_of(module)
+    ]
+    plain = FACTORIES[kind](device="cpu")
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            value = module.get_parameter(name)
+            parameter.copy_(value.dequantize() if name in weights_of(module) else value)
+    assert_identical(y.detach(), plain(x).detach())
+
+
+def test_the_warning_can_be_an_error():
+    module = make_quantized("Linear", RECIPES["current"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=r"^Linear\.forward: weight is quantized"):
+            module(make_input())
+
+
+def test_slices_cannot_be_quantized():
+    message = r"^Linear: parameters_split has 2 slices inside quantized_model_init"
+    with (
+        te.quantized_model_init(recipe=RECIPES["current"]),
+        pytest.raises(RuntimeError, match=message),
+    ):
+        te.Linear(IN, OUT, device="cpu", parameters_split=["a", "b"])
