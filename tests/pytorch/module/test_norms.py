@@ -144,6 +144,15 @@ def test_constant_rows_are_finite(kind):
 
 
 @KINDS
+@pytest.mark.parametrize("magnitude", [1e-18, 1e18])
+def test_large_and_small_magnitudes_match_float64(kind, magnitude):
+    module = make(kind, eps=0.0)
+    x = (make_input().detach().clamp(-1, 1) * magnitude).requires_grad_()
+    actual = {"output": module(x).detach()}
+    assert_matches(actual, expected_results(module, x, output_gradient(actual["output"])))
+
+
+@KINDS
 def test_nan_and_infinity_stay_in_their_row(kind):
     module, x = make(kind), make_input(3, IN)
     clean = module(x.detach())

@@ -19,13 +19,16 @@ __all__ = ["LayerNorm"]
 class LayerNorm(NormModule):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the trailing dimensions
 
-    Statistics are FP32, the variance is biased (Ba et al. 2016, arXiv:1607.06450).
+    Statistics are FP32, the variance is biased (Ba et al. 2016, arXiv:1607.06450). Squares of the
+    centred values have to stay in FP32's range: beyond magnitudes of about 1e18 results are 0 or
+    NaN, as those of ``torch.nn.LayerNorm``.
 
     Parameters
     ----------
     normalized_shape : int or iterable of int
         Trailing dimensions to normalize together.
     eps : float, default 1e-5
+        Finite, at least 0.
     sequence_parallel : bool, optional
         Sets the attribute of that name on the parameters; None leaves it out.
     params_dtype : torch.dtype, optional
@@ -37,7 +40,7 @@ class LayerNorm(NormModule):
     device : torch.device or str, default "cuda"
         "cuda" means CUDA when available, else the CPU.
     dtype : torch.dtype, optional
-        Of the parameters; torch's default dtype when None.
+        Of the parameters: torch.float32, bfloat16 or float16; torch's default dtype when None.
     sm_margin : int or dict, default 0
         Accepted; multiprocessors to leave free on a GPU.
 
@@ -45,6 +48,8 @@ class LayerNorm(NormModule):
     ------
     RuntimeError
         When a size or dtype is given twice, or no size at all.
+    ValueError, TypeError
+        For arguments outside the above.
     """
 
     _is_rmsnorm = False

@@ -18,8 +18,9 @@ __all__ = ["RMSNorm"]
 class RMSNorm(NormModule):
     """y = x / sqrt(mean(x^2) + eps) * weight over the trailing dimensions
 
-    Statistics are FP32 (Zhang and Sennrich 2019, arXiv:1910.07467). The parameters, and the
-    errors raised, are those of `LayerNorm`.
+    Statistics are FP32 (Zhang and Sennrich 2019, arXiv:1910.07467); as with `LayerNorm`,
+    magnitudes beyond about 1e18 leave their range. The parameters, and the errors raised, are
+    those of `LayerNorm`.
     """
 
     _is_rmsnorm = True
