@@ -349,6 +349,22 @@ def test_threads_may_run_the_same_module(case):
     in_threads(repeat, repeat, repeat)
 
 
+@pytest.mark.parametrize("case", [c for c in QUANTIZED_CASES if c.recipe == "current"], ids=str)
+def test_threads_may_renew_one_modules_cached_weight(case):
+    module = case.make()
+    expected = step(case, case.make())
+
+    def repeat(offset):
+        for index in range(30):
+            x = case.input()
+            output = case(module, x, is_first_microbatch=(index + offset) % 2 == 0)
+            (grad,) = torch.autograd.grad(output, x, output_gradient(output))
+            assert_identical(output, expected["output"], "output")
+            assert_identical(grad, expected["inp"], "gradient")
+
+    in_threads(*[lambda offset=offset: repeat(offset) for offset in range(4)])
+
+
 def test_a_thread_has_its_own_region():
     case = PLAIN_CASES[0]
     module = case.make()

@@ -345,6 +345,7 @@ Operand LinearPart::weight_operand(const CallState& state, const LinearParameter
   if (!is_first_microbatch.has_value()) {
     return quantizer.quantize(concatenate(parameters.weights));
   }
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (*is_first_microbatch || !cache_.is_fresh(state, parameters)) {
     cache_.operand = quantizer.quantize(concatenate(parameters.weights));
     cache_.quantizers = state.quantizers;
@@ -379,6 +380,7 @@ bool LinearPart::WeightCache::is_fresh(const CallState& state,
 }
 
 std::shared_ptr<FirstMicrobatch> LinearPart::first_microbatch(std::optional<bool> is_first) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (!is_first.value_or(false)) {
     first_microbatch_ = nullptr;
   } else if (first_microbatch_ == nullptr || first_microbatch_->was_written) {

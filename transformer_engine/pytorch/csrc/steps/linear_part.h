@@ -12,6 +12,7 @@
 
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,6 +102,8 @@ class LinearPart {
   };
 
   LinearSpec spec_;
+  // Of what forwards leave for later ones: they run without the GIL, on any thread.
+  std::mutex mutex_;
   WeightCache cache_;
   bool was_told_of_dequantizing_ = false;  // one warning
   std::shared_ptr<WgradStore> wgrad_store_ = std::make_shared<WgradStore>();
