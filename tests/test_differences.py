@@ -9,6 +9,7 @@ import pickle
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,15 @@ def _() -> None:
         assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
     ones = torch.ones(3, 5)
     assert torch.equal(current_quantizer()(ones).dequantize(), ones)
+
+
+@row("compiled-modules")
+def _() -> None:
+    layer, x = te.TransformerLayer(32, 64, 4, hidden_dropout=0.0), torch.randn(4, 2, 32)
+    call = torch.compile(layer.eval(), backend="aot_eager", fullgraph=True)
+    for region in (nullcontext(), te.autocast(recipe=CURRENT)):
+        with region:
+            assert torch.equal(call(x), layer(x))
 
 
 @row("amp-device")

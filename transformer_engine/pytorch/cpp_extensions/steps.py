@@ -11,6 +11,10 @@ from transformer_engine_torch import (
     NormStep,
     QuantizerSet,
     StepModule,
+    call_above_autograd,
+    enable_fast_call,
+    held_object,
+    hold_object,
     register_native_forward,
 )
 
@@ -23,5 +27,9 @@ __all__ = [
     "NormStep",
     "QuantizerSet",
     "StepModule",
+    "call_above_autograd",
+    "enable_fast_call",
+    "held_object",
+    "hold_object",
     "register_native_forward",
 ]

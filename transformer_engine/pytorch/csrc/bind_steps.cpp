@@ -1,5 +1,6 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -59,9 +60,58 @@ py::list run_delayed_wgrads(ModuleStep& step) {
   return results;
 }
 
+// A Python object whose life is tied to a tensor's storage: graphs that pass only tensors from a
+// forward to its backward carry it along. The address in front tells the storage from a copy of it.
+struct HeldObject {
+  HeldObject* self;
+  PyObject* object;
+};
+
+at::Tensor hold_object(py::object object) {
+  auto* const held = new HeldObject{};
+  *held = {.self = held, .object = object.release().ptr()};
+  const auto release = [](void* data) {
+    auto* const dying = static_cast<HeldObject*>(data);
+    if (Py_IsInitialized() != 0) {
+      const py::gil_scoped_acquire gil;
+      Py_DECREF(dying->object);
+    }
+    delete dying;
+  };
+  constexpr auto kWords = static_cast<int64_t>(sizeof(HeldObject) / sizeof(int64_t));
+  return at::from_blob(held, {kWords}, release, at::TensorOptions().dtype(at::kLong));
+}
+
+py::object held_object(const at::Tensor& holder) {
+  constexpr auto kBytes = sizeof(HeldObject);
+  TE_CHECK_TYPE(holder.is_cpu() && holder.scalar_type() == at::kLong && holder.is_contiguous() &&
+                    static_cast<size_t>(holder.numel()) * sizeof(int64_t) == kBytes,
+                "held_object: holder has shape ", holder.sizes(), " and dtype ",
+                at::toString(holder.scalar_type()), "; a result of hold_object is required.");
+  const auto* const held = static_cast<const HeldObject*>(holder.const_data_ptr());
+  TE_CHECK(held->self == held,
+           "held_object: holder is a copy of a result of hold_object; the tensor itself, or a view "
+           "of it, is required.");
+  return py::reinterpret_borrow<py::object>(held->object);
+}
+
+// Calls `body` as if no operator were running: autograd records again.
+py::object call_above_autograd(const py::function& body) {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+  const c10::impl::ForceDispatchKeyGuard guard(keys);
+  return body();
+}
+
 }  // namespace
 
 void bind_steps(py::module_& m) {
+  m.def("call_above_autograd", &call_above_autograd, py::arg("body"),
+        "body(), recorded by autograd also inside an operator's implementation.");
+  m.def("hold_object", &hold_object, py::arg("held"),
+        "An int64 tensor on the CPU that keeps the object alive as long as its storage lives.");
+  m.def("held_object", &held_object, py::arg("holder"),
+        "The object of hold_object; ValueError for a copy of its result.");
   py::class_<QuantizerSet, std::shared_ptr<QuantizerSet>>(
       m, "QuantizerSet", "The quantizers of one module for one recipe.")
       .def(py::init(&make_quantizer_set), py::arg("recipe"), py::arg("forward"),

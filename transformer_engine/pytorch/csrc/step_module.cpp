@@ -29,7 +29,9 @@ struct Names {
                                     PyUnicode_InternFromString("_forward_hooks"),
                                     PyUnicode_InternFromString("_forward_pre_hooks")};
   std::array<PyObject*, 4> global_hooks{};
-  PyObject* module_call = nullptr;  // torch.nn.Module.__call__
+  PyObject* call = PyUnicode_InternFromString("__call__");
+  PyTypeObject* module_type = nullptr;  // torch.nn.Module
+  PyObject* module_call = nullptr;      // its __call__ when this library was imported
   // Functions that do nothing but call the step: a class whose `forward` is one of them may skip
   // it.
   std::vector<PyObject*> native_forwards;
@@ -44,7 +46,9 @@ Names& names() {
     for (size_t i = 0; i < made->global_hooks.size(); ++i) {
       made->global_hooks[i] = py::object(module.attr(globals[i])).release().ptr();
     }
-    made->module_call = py::object(module.attr("Module").attr("__call__")).release().ptr();
+    made->module_type =
+        reinterpret_cast<PyTypeObject*>(py::object(module.attr("Module")).release().ptr());
+    made->module_call = Py_XNewRef(_PyType_Lookup(made->module_type, made->call));
     return made;
   }();
   return *instance;
@@ -57,6 +61,9 @@ bool is_empty_mapping(PyObject* object) {
 // True when calling `self` means exactly: run its step.
 bool takes_fast_path(PyObject* self, PyObject* attributes) {
   const Names& known = names();
+  if (_PyType_Lookup(known.module_type, known.call) != known.module_call) [[unlikely]] {
+    return false;  // a tracer has put its own call there
+  }
   for (PyObject* const name : known.hooks) {
     if (!is_empty_mapping(PyDict_GetItemWithError(attributes, name))) {
       return false;
@@ -128,7 +135,8 @@ PyObject* step_module_call(PyObject* self, PyObject* args, PyObject* kwargs) {
     Py_INCREF(item);
     PyTuple_SET_ITEM(with_self, i + 1, item);
   }
-  PyObject* const result = PyObject_Call(names().module_call, with_self, kwargs);
+  PyObject* const module_call = _PyType_Lookup(names().module_type, names().call);
+  PyObject* const result = PyObject_Call(module_call, with_self, kwargs);
   Py_DECREF(with_self);
   return result;
 }
@@ -195,8 +203,18 @@ PyGetSetDef properties[] = {
      "The native step, or None before the first forward; None drops it.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
-PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(step_module_call)},
-                       {Py_tp_methods, methods},
+// Makes instances of `type` callable in C, unless the class has a __call__ of its own. The class
+// dictionary keeps nn.Module's function: that is what torch.compile and `module.__call__` find.
+void enable_fast_call(const py::handle& type_object) {
+  TE_CHECK_TYPE(PyType_Check(type_object.ptr()), "enable_fast_call: type is a ",
+                Py_TYPE(type_object.ptr())->tp_name, "; a class is required.");
+  auto* const type = reinterpret_cast<PyTypeObject*>(type_object.ptr());
+  if (_PyType_Lookup(type, names().call) == names().module_call) {
+    type->tp_call = step_module_call;
+  }
+}
+
+PyType_Slot slots[] = {{Py_tp_methods, methods},
                        {Py_tp_getset, properties},
                        {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                        {Py_tp_clear, reinterpret_cast<void*>(clear)},
@@ -215,6 +233,9 @@ void bind_step_module(py::module_& m) {
     throw py::error_already_set();
   }
   m.add_object("StepModule", type);
+  m.def("enable_fast_call", &enable_fast_call, py::arg("type"),
+        "Give instances of this subclass of StepModule and nn.Module the C call, unless it defines "
+        "__call__ itself. To be called once for each class.");
   m.def(
       "register_native_forward",
       [](const py::function& forward) {

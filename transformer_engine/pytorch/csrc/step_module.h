@@ -1,10 +1,10 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// StepModule: the C base class of every module with a native step. It is mixed in before
-// torch.nn.Module and replaces nn.Module.__call__ by a C function that goes straight to the
-// module's step when nothing asks for more: no hook on the module or globally, no compiled call, no
-// overridden forward. Anything else takes nn.Module's own path.
+// StepModule: the C base class of every module with a native step, mixed in before torch.nn.Module.
+// enable_fast_call() gives its subclasses a call in C that goes straight to the module's step when
+// nothing asks for more: no hook on the module or globally, no compiled call, no overridden
+// forward. Anything else takes nn.Module's own path.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -27,7 +27,7 @@ from ..recipe_state import (
     native_recipe,
 )
 from ..tensor import Float8Quantizer, QuantizedTensor
-from . import extra_state
+from . import compiled, extra_state
 from .arguments import check_name
 
 __all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "resolve_device"]
@@ -139,6 +139,14 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
     _module_count: ClassVar[int] = 0
     num_gemms: ClassVar[int] = 1
 
+    # What `module.__call__` and torch.compile find; calls go through the C function that
+    # enable_fast_call puts beside it.
+    __call__: Callable[..., Any] = torch.nn.Module.__call__
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        steps.enable_fast_call(cls)
+
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
         check_name(type(self).__name__, "name", name)
@@ -171,6 +179,7 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         self.grad_input_quantizer_role: Any = None
         self.delay_wgrad_compute = False
         self._quantizer_set: Any = None
+        object.__setattr__(self, "_handle", compiled.new_handle(self))
 
     # ---- attributes --------------------------------------------------------------------------
 
@@ -201,8 +210,13 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
         # A shallow copy shares the scales, as it does buffers, but has a recipe of its own.
         state["fp8_meta"] = dict(self.fp8_meta)
         state.pop("_previous_step", None)
+        state.pop("_handle", None)
         state["quantizers"] = {"scaling_fwd": [], "scaling_bwd": []}
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        object.__setattr__(self, "_handle", compiled.new_handle(self))
 
     @property
     def fp8(self) -> bool:

@@ -129,7 +129,7 @@ def linear(
     """
     label = f"{type(module).__name__}.forward"
     weights = [getattr(module, name) for name in weight_names]
-    _refuse_weight_gradient_options(module, weights)
+    refuse_weight_gradient_options(module, weights)
     check_device(label, x, "inp", weight_names[0], weights[0])
     weight = weights[0] if len(weights) == 1 else torch.cat(weights)
     if x.dim() < 1 or x.shape[-1] != weight.shape[-1]:
@@ -142,20 +142,26 @@ def linear(
             f"{label}: parameter {weight_names[0]} has dtype {weight.dtype} and the input "
             f"{x.dtype}; they must be equal. Cast one of them, or use torch.autocast."
         )
-    bias = _stacked_bias(module, bias_names, weight.shape[0])
+    bias = stacked_bias(module, bias_names, weight.shape[0])
     # Cast here: torch.autocast does not reach into every transform.
     dtype = amp_dtype(x) or x.dtype
     added = bias.to(dtype) if with_bias and bias is not None else None
     return F.linear(x.to(dtype), weight.to(dtype), added), bias
 
 
-def _stacked_bias(module: Any, names: Sequence[str], rows: int) -> Tensor | None:
+def stacked_bias(module: Any, names: Sequence[str], rows: int) -> Tensor | None:
     """The biases as one [rows], or None where they were taken away after construction."""
     parts = [getattr(module, name) for name in names]
     if not parts or any(part is None for part in parts):
         return None
     bias: Tensor = parts[0] if len(parts) == 1 else torch.cat(parts)
     return bias if bias.numel() == rows else None
+
+
+def norm_names(module: Any) -> list[str]:
+    """Parameters of the norm in front of a fused module's first linear layer."""
+    names = ["layer_norm_weight", "layer_norm_bias"]
+    return names[:1] if module.layer_norm_bias is None else names
 
 
 def module_norm(module: Any, x: Tensor) -> Tensor:
@@ -178,10 +184,11 @@ def flagged(output: Tensor, *further: tuple[bool, Tensor | None]) -> Any:
     return (output, *extra) if extra else output
 
 
-def _refuse_weight_gradient_options(module: Any, weights: Sequence[Tensor]) -> None:
+def refuse_weight_gradient_options(module: Any, weights: Sequence[Tensor]) -> None:
+    """NotImplementedError when weight gradients should bypass autograd."""
     wants = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
     for option in ("fuse_wgrad_accumulation", "delay_wgrad_compute"):
-        if wants and getattr(module, option):
+        if wants and getattr(module, option, False):
             raise NotImplementedError(
                 f"{type(module).__name__}.forward: {option} is True in a call that is traced or "
                 "transformed; autograd is then the only way of weight gradients. Build the module "

@@ -94,6 +94,8 @@ class LayerNorm(NormModule):
         ValueError
             For other trailing dimensions.
         """
+        if torch.compiler.is_compiling():
+            return self._compiled_forward(input)
         return self._run_step(input)
 
 

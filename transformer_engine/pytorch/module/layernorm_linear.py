@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..cpp_extensions import steps
-from . import composed
+from . import compiled, composed
 from .arguments import check_eps, check_flags, check_size
 from .base import InitMethod, TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
@@ -204,7 +204,33 @@ class LayerNormLinear(TransformerEngineBaseModule):
         (``return_bias``; an empty tensor without bias) and the norm's output
         ``[..., in_features]`` (``return_layernorm_output``).
         """
+        if torch.compiler.is_compiling():
+            return self._compiled_forward(inp, is_first_microbatch, fp8_output, fp8_grad)
         return self._run_step(inp, is_first_microbatch, fp8_output, fp8_grad)
+
+    def _compiled_forward(
+        self, inp: torch.Tensor, is_first_microbatch: bool | None, fp8_output: bool, fp8_grad: bool
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """`forward` while torch.compile traces; see `compiled`."""
+        if torch.compiler.is_exporting():
+            return self._composed_forward(inp)
+        compiled.refuse_quantized_results(self, fp8_output=fp8_output, fp8_grad=fp8_grad)
+        biases = self._used_biases()
+        names = composed.norm_names(self) + self.weight_names
+        output, normalized = compiled.run(
+            self,
+            inp,
+            names + ([] if self.return_bias else biases),
+            out_shape=(*inp.shape[:-1], self.out_features),
+            is_first_microbatch=is_first_microbatch,
+            with_layernorm_output=self.return_layernorm_output,
+        )
+        bias = composed.stacked_bias(self, biases, self.out_features)
+        return composed.flagged(
+            output,
+            (self.return_bias, output.new_empty(0) if bias is None else bias),
+            (self.return_layernorm_output, normalized),
+        )
 
     def _composed_forward(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..cpp_extensions import steps
-from . import composed
+from . import compiled, composed
 from .arguments import check_callable, check_eps, check_flags, check_size
 from .base import InitMethod, TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
@@ -275,7 +275,33 @@ class LayerNormMLP(TransformerEngineBaseModule):
         torch.Tensor of the input's shape, or a tuple of it followed by ``fc2_bias``
         (``return_bias``; None without bias) and the norm's output (``return_layernorm_output``).
         """
+        if torch.compiler.is_compiling():
+            return self._compiled_forward(inp, is_first_microbatch)
         return self._run_step(inp, is_first_microbatch)
+
+    def _compiled_forward(
+        self, inp: torch.Tensor, is_first_microbatch: bool | None
+    ) -> torch.Tensor | tuple[torch.Tensor | None, ...]:
+        """`forward` while torch.compile traces; see `compiled`."""
+        if torch.compiler.is_exporting():
+            return self._composed_forward(inp)
+        names = [*composed.norm_names(self), "fc1_weight", "fc2_weight"]
+        if self.use_bias:
+            names += ["fc1_bias"] if self.return_bias else ["fc1_bias", "fc2_bias"]
+        output, normalized = compiled.run(
+            self,
+            inp,
+            names,
+            out_shape=inp.shape,
+            is_first_microbatch=is_first_microbatch,
+            with_layernorm_output=self.return_layernorm_output,
+        )
+        bias = composed.stacked_bias(self, ["fc2_bias"] if self.use_bias else [], self.hidden_size)
+        return composed.flagged(
+            output,
+            (self.return_bias, bias),
+            (self.return_layernorm_output, normalized),
+        )
 
     def _composed_forward(
         self, inp: torch.Tensor, is_first_microbatch: bool | None = None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..cpp_extensions import steps
-from . import composed
+from . import compiled, composed
 from .arguments import check_flags, check_size
 from .base import InitMethod, TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
@@ -214,7 +214,28 @@ class Linear(TransformerEngineBaseModule):
         TypeError
             For a dtype that does not fit the parameters.
         """
+        if torch.compiler.is_compiling():
+            return self._compiled_forward(inp, is_first_microbatch, fp8_output, fp8_grad)
         return self._run_step(inp, is_first_microbatch, fp8_output, fp8_grad)
+
+    def _compiled_forward(
+        self, inp: torch.Tensor, is_first_microbatch: bool | None, fp8_output: bool, fp8_grad: bool
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
+        """`forward` while torch.compile traces; see `compiled`."""
+        if torch.compiler.is_exporting():
+            return self._composed_forward(inp)
+        compiled.refuse_quantized_results(self, fp8_output=fp8_output, fp8_grad=fp8_grad)
+        biases = self._used_biases()
+        output, _ = compiled.run(
+            self,
+            inp,
+            self.weight_names + ([] if self.return_bias else biases),
+            out_shape=(*inp.shape[:-1], self.out_features),
+            is_first_microbatch=is_first_microbatch,
+        )
+        if not self.return_bias:
+            return output
+        return output, composed.stacked_bias(self, biases, self.out_features)
 
     def _composed_forward(
         self,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..cpp_extensions import steps
-from . import composed
+from . import compiled, composed
 from .arguments import check_eps, check_flags, check_shape, parameter_dtype
 from .base import (
     InitMethod,
@@ -93,6 +93,14 @@ class NormModule(TransformerEngineBaseModule):
             zero_centered_gamma=bool(self.zero_centered_gamma),
         )
         return steps.NormStep(norm=norm, normalized_shape=list(self.normalized_shape))
+
+    def _compiled_forward(self, input: torch.Tensor) -> torch.Tensor:
+        """`forward` while torch.compile traces; see `compiled`."""
+        if torch.compiler.is_exporting():
+            return self._composed_forward(input)
+        names = ["weight"] if self._is_rmsnorm else ["weight", "bias"]
+        output, _ = compiled.run(self, input, names, out_shape=input.shape, dtype=self.weight.dtype)
+        return output
 
     def _composed_forward(self, input: torch.Tensor) -> torch.Tensor:
         """`forward` of torch's operators; see `composed`."""

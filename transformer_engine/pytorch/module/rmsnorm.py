@@ -48,6 +48,8 @@ class RMSNorm(NormModule):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalize; see `LayerNorm.forward`."""
+        if torch.compiler.is_compiling():
+            return self._compiled_forward(input)
         return self._run_step(input)
 
 

@@ -354,7 +354,8 @@ class DotProductAttention(torch.nn.Module):
             and score_mod_bprop_tensors is None
         ):
             _refuse_unsupported(inference_params)
-        if _is_fp8_enabled():
+        is_traced = torch.compiler.is_compiling()  # guards take the place of the memoised plans
+        if not is_traced and _is_fp8_enabled():
             _refuse_fp8_attention()
         q: Any = query_layer  # tensors, as _resolve makes sure
         k: Any = key_layer
@@ -393,31 +394,9 @@ class DotProductAttention(torch.nn.Module):
                 alibi_slopes,
                 self.softmax_offset,
             )
-        try:
-            signature = None if operands is None else _signature(operands)
-            key = (
-                spec,
-                q.shape,
-                k.shape,
-                v.shape,
-                q.dtype,
-                k.dtype,
-                v.dtype,
-                q.device,
-                k.device,
-                v.device,
-                signature,
-                self.attention_dropout if self.training else 0.0,
-                self.softmax_scale,
-                self.return_max_logit,
-                self.softmax_type,
-            )
-            plan = self._plans.get(key)
-        except (
-            AttributeError,
-            TypeError,
-        ):  # something that is no tensor, or a window given as a list
-            plan = key = None
+        plan = key = None
+        if not is_traced:
+            plan, key = self._known_plan(q, k, v, operands, spec)
         if plan is None:
             plan = self._resolve(q, k, v, operands, spec)
             if key is not None:
@@ -434,6 +413,37 @@ class DotProductAttention(torch.nn.Module):
         if checkpoint_core_attention:
             return self._run(plan, q, k, v, operands, True)
         return plan.run(q, k, v, operands)
+
+    def _known_plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        operands: AttentionOperands | None,
+        spec: tuple[Any, ...],
+    ) -> tuple[_Plan | None, tuple[Any, ...] | None]:
+        """(the plan of an equal call, the key to remember it by), None for what is not there."""
+        try:
+            key = (
+                spec,
+                q.shape,
+                k.shape,
+                v.shape,
+                q.dtype,
+                k.dtype,
+                v.dtype,
+                q.device,
+                k.device,
+                v.device,
+                None if operands is None else _signature(operands),
+                self.attention_dropout if self.training else 0.0,
+                self.softmax_scale,
+                self.return_max_logit,
+                self.softmax_type,
+            )
+            return self._plans.get(key), key
+        except (AttributeError, TypeError):  # no tensor, or a window given as a list
+            return None, None
 
     @staticmethod
     def _run(

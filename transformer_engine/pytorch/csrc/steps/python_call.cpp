@@ -124,9 +124,8 @@ void require_native(const at::Tensor& tensor, PyObject* object, const std::strin
             : tensor.is_meta()                      ? std::string(" is on meta")
             : tensor.is_neg()                       ? std::string(" has its negative bit set")
             : !tensor.is_cpu() && !tensor.is_cuda() ? concat(" is on ", tensor.device().str())
-            : tensor.layout() != at::kStrided
-                ? concat(" has layout ", tensor.layout())
-                : std::string(" is a wrapper of a function transform"))};
+            : tensor.layout() != at::kStrided       ? concat(" has layout ", tensor.layout())
+                                                    : std::string(" is a wrapper of a transform"))};
 }
 
 at::Tensor read_tensor(PyObject* module, const Name& name) {
