@@ -9,6 +9,7 @@
 namespace transformer_engine::pytorch {
 
 void bind_activation(pybind11::module_& m);
+void bind_attention(pybind11::module_& m);
 void bind_cast(pybind11::module_& m);
 void bind_gemm(pybind11::module_& m);
 void bind_norm(pybind11::module_& m);

@@ -32,6 +32,7 @@ PYBIND11_MODULE(transformer_engine_torch, m) {
   register_error<transformer_engine::RuntimeError>(PyExc_RuntimeError);
   register_error<transformer_engine::NotImplementedError>(PyExc_NotImplementedError);
   transformer_engine::pytorch::bind_activation(m);
+  transformer_engine::pytorch::bind_attention(m);
   transformer_engine::pytorch::bind_cast(m);
   transformer_engine::pytorch::bind_gemm(m);
   transformer_engine::pytorch::bind_norm(m);

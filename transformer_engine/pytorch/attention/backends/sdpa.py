@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...cpp_extensions.attention import attend
 from ..dense import DenseInputs, load, store
 from ..problem import AttentionOperands, AttentionParams
 from .base import AttentionSwitches, Runner
@@ -88,19 +89,29 @@ class SdpaBackend:
 
 
 def _direct(qkv_format: str, causal: bool, scale: float, dropout: float, grouped: bool) -> Runner:
-    """Attention without any tensor operand."""
+    """Attention without any tensor operand: one native call where torch's operator would take its
+    fused CPU kernel, else the operator.
+    """
+    is_sbhd = qkv_format == "sbhd"
 
-    def run_sbhd(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
-        q, k, v = q.permute(1, 2, 0, 3), k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3)
+    def run_composed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if is_sbhd:
+            q, k, v = q.permute(1, 2, 0, 3), k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3)
+        else:
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         out = sdpa(q, k, v, None, dropout, causal, scale=scale, enable_gqa=grouped)
-        return out.permute(2, 0, 1, 3).flatten(2)
+        return out.permute(2, 0, 1, 3).flatten(2) if is_sbhd else out.transpose(1, 2).flatten(2)
 
-    def run_bshd(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        out = sdpa(q, k, v, None, dropout, causal, scale=scale, enable_gqa=grouped)
-        return out.transpose(1, 2).flatten(2)
+    def run(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
+        out = attend(q, k, v, is_sbhd, causal, scale)
+        return run_composed(q, k, v) if out is None else out
 
-    return run_sbhd if qkv_format == "sbhd" else run_bshd
+    def run_with_dropout_or_groups(
+        q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None
+    ) -> Tensor:
+        return run_composed(q, k, v)
+
+    return run_with_dropout_or_groups if dropout > 0.0 or grouped else run
 
 
 def _additive_or_boolean(inputs: DenseInputs) -> Tensor | None:

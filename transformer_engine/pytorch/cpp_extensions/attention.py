@@ -1,0 +1,7 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Native parts of attention."""
+
+from transformer_engine_torch import attend, split_heads
+
+__all__ = ["attend", "split_heads"]
