@@ -30,6 +30,7 @@ from .attention.multi_head_attention import (
     check_attention_sizes,
     check_hidden,
     default_init,
+    remember,
 )
 from .attention.problem import QKV_FORMATS
 from .constants import LayerTypes
@@ -298,6 +299,7 @@ class TransformerLayer(torch.nn.Module):
         }
         sizes = (hidden_size, num_attention_heads, kv_channels)
         # The biases of the output projections are added by their GEMMs, before dropout.
+        self._accepted_calls: set[Any] = set()
         self.self_attention = MultiheadAttention(
             *sizes,
             **attention,
@@ -359,7 +361,7 @@ class TransformerLayer(torch.nn.Module):
         for child in _descendants_with(self, "set_context_parallel_group"):
             child.set_context_parallel_group(cp_group, cp_global_ranks, cp_stream, cp_comm_type)
 
-    def forward(  # noqa: PLR0913 - public signature
+    def forward(  # noqa: C901, PLR0913 - public signature, one branch per optional argument
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
@@ -412,52 +414,77 @@ class TransformerLayer(torch.nn.Module):
         torch.Tensor
             Same shape as `hidden_states`.
         """
-        self._check_call(
-            hidden_states,
-            {"attention_mask": attention_mask, "enc_dec_attn_mask": enc_dec_attn_mask},
-            encoder_output,
-            {
-                "self_attn_mask_type": self_attn_mask_type,
-                "enc_dec_attn_mask_type": enc_dec_attn_mask_type,
-            },
-            {"window_size": window_size, "enc_dec_window_size": enc_dec_window_size},
+        try:  # a call like one that was accepted needs no second look
+            call = (
+                hidden_states.shape,
+                hidden_states.dtype,
+                hidden_states.device,
+                self_attn_mask_type,
+                window_size,
+                enc_dec_attn_mask_type,
+                enc_dec_window_size,
+                self.attn_input_format,
+            )
+            is_known = call in self._accepted_calls
+        except (AttributeError, TypeError):  # no tensor, or a window given as a list
+            call, is_known = None, False
+        has_tensors = not (
+            attention_mask is None and encoder_output is None and enc_dec_attn_mask is None
         )
+        if not is_known or has_tensors or self.layer_type == "decoder":
+            self._check_call(
+                hidden_states,
+                {"attention_mask": attention_mask, "enc_dec_attn_mask": enc_dec_attn_mask},
+                encoder_output,
+                {
+                    "self_attn_mask_type": self_attn_mask_type,
+                    "enc_dec_attn_mask_type": enc_dec_attn_mask_type,
+                },
+                {"window_size": window_size, "enc_dec_window_size": enc_dec_window_size},
+            )
+            if call is not None:
+                remember(self._accepted_calls, call)
         mask_type = self.self_attn_mask_type if self_attn_mask_type is None else self_attn_mask_type
         device_type = hidden_states.device.type
         if torch.is_autocast_enabled(device_type):
             hidden_states = hidden_states.to(torch.get_autocast_dtype(device_type))
         if self.sequence_parallel and self.seq_length is not None:
             self._check_local_length(hidden_states, self.seq_length)
-        shared = {
-            "is_first_microbatch": is_first_microbatch,
-            "checkpoint_core_attention": checkpoint_core_attention,
-            "inference_params": inference_params,
-            "core_attention_bias_type": core_attention_bias_type,
-            "core_attention_bias": core_attention_bias,
-            "alibi_slopes": alibi_slopes,
-            "fast_zero_fill": fast_zero_fill,
-            "pad_between_seqs": pad_between_seqs,
-        }
-        children: dict[str, Any] = self._modules  # nn.Module.__getattr__ is slow
-        attended = children["self_attention"](
-            hidden_states,
-            attention_mask,
-            attn_mask_type=mask_type,
-            window_size=self.window_size if window_size is None else window_size,
-            bottom_right_diagonal=(
+        # What is at its default is left out: a call with twenty keywords costs 2 us more.
+        shared: dict[str, Any] = {}
+        if is_first_microbatch is not None:
+            shared["is_first_microbatch"] = is_first_microbatch
+        if checkpoint_core_attention:
+            shared["checkpoint_core_attention"] = checkpoint_core_attention
+        if inference_params is not None:
+            shared["inference_params"] = inference_params
+        if core_attention_bias_type != "no_bias" or core_attention_bias is not None:
+            shared["core_attention_bias_type"] = core_attention_bias_type
+            shared["core_attention_bias"] = core_attention_bias
+        if alibi_slopes is not None:
+            shared["alibi_slopes"] = alibi_slopes
+        if fast_zero_fill is not True or pad_between_seqs is not None:
+            shared["fast_zero_fill"] = fast_zero_fill
+            shared["pad_between_seqs"] = pad_between_seqs
+        own: dict[str, Any] = {
+            "attn_mask_type": mask_type,
+            "window_size": self.window_size if window_size is None else window_size,
+            "bottom_right_diagonal": (
                 self.bottom_right_diagonal
                 if bottom_right_diagonal is None
                 else bottom_right_diagonal
             ),
-            rotary_pos_emb=rotary_pos_emb,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_kv=cu_seqlens_q,
-            cu_seqlens_q_padded=cu_seqlens_q_padded,
-            cu_seqlens_kv_padded=cu_seqlens_q_padded,
-            max_seqlen_q=max_seqlen_q,
-            max_seqlen_kv=max_seqlen_q,
-            **shared,
-        )
+        }
+        if rotary_pos_emb is not None:
+            own["rotary_pos_emb"] = rotary_pos_emb
+        if cu_seqlens_q is not None:
+            own["cu_seqlens_q"] = own["cu_seqlens_kv"] = cu_seqlens_q
+        if cu_seqlens_q_padded is not None:
+            own["cu_seqlens_q_padded"] = own["cu_seqlens_kv_padded"] = cu_seqlens_q_padded
+        if max_seqlen_q is not None:
+            own["max_seqlen_q"] = own["max_seqlen_kv"] = max_seqlen_q
+        children: dict[str, Any] = self._modules  # nn.Module.__getattr__ is slow
+        attended = children["self_attention"](hidden_states, attention_mask, **own, **shared)
         if self.parallel_attention_mlp:
             transformed = children["layernorm_mlp"](hidden_states, is_first_microbatch)
             return self._join(attended + transformed, hidden_states, True)

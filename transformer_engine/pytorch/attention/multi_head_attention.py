@@ -23,6 +23,7 @@ from ..arguments import (
     tensor_parallel_size,
 )
 from ..constants import AttnTypes
+from ..cpp_extensions.attention import split_heads
 from ..module.layernorm import LayerNorm
 from ..module.layernorm_linear import LayerNormLinear
 from ..module.linear import Linear
@@ -81,6 +82,16 @@ def _check_choices(
         ("qk_norm_type", qk_norm_type, (None, *_QK_NORMS)),
     ):
         check_choice(_WHO, argument, value, choices)
+
+
+_MAX_ACCEPTED_CALLS = 256
+
+
+def remember(accepted: set[Any], call: Any) -> None:
+    """Note a signature whose checks passed; the set stays small when shapes keep changing."""
+    if len(accepted) >= _MAX_ACCEPTED_CALLS:
+        accepted.clear()
+    accepted.add(call)
 
 
 def check_hidden(who: str, name: str, x: Any, hidden_size: int, qkv_format: str) -> None:
@@ -277,6 +288,7 @@ class MultiheadAttention(torch.nn.Module):
         }
         self._make_input_projections(hidden_size, input_projection, norm)
         self._make_qk_norms(qk_norm_eps, device)
+        self._accepted_calls: set[Any] = set()
         self.core_attention = DotProductAttention(
             num_attention_heads,
             head_size,
@@ -384,7 +396,7 @@ class MultiheadAttention(torch.nn.Module):
             cp_group, cp_global_ranks, cp_stream, cp_comm_type
         )
 
-    def forward(  # noqa: PLR0913 - public signature
+    def forward(  # noqa: C901, PLR0913 - public signature, one branch per optional argument
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | tuple[Tensor, Tensor] | None = None,
@@ -434,7 +446,24 @@ class MultiheadAttention(torch.nn.Module):
                 "MultiheadAttention.forward: inference_params is given; this version has no KV "
                 "cache, it must be None. Pass the whole sequence."
             )
-        self._check_call(hidden_states, encoder_output, attn_mask_type, window_size, rotary_pos_emb)
+        try:  # a call like one that was accepted needs no second look
+            call = (
+                hidden_states.shape,
+                hidden_states.dtype,
+                hidden_states.device,
+                attn_mask_type,
+                window_size,
+                self.qkv_format,
+            )
+            is_known = call in self._accepted_calls
+        except (AttributeError, TypeError):  # no tensor, or a window given as a list
+            call, is_known = None, False
+        if not is_known or rotary_pos_emb is not None or self.attention_type == "cross":
+            self._check_call(
+                hidden_states, encoder_output, attn_mask_type, window_size, rotary_pos_emb
+            )
+            if call is not None:
+                remember(self._accepted_calls, call)
         if self.attention_type == "self":
             query, key, value, norm_out = self._project_self(hidden_states, is_first_microbatch)
         else:
@@ -452,32 +481,37 @@ class MultiheadAttention(torch.nn.Module):
             query, key = self._rotate(query, key, rotary_pos_emb, lengths_q, lengths_kv)
         if has_qk_norm and not self.qk_norm_before_rope:
             query, key = children["q_norm"](query), children["k_norm"](key)
-        context = children["core_attention"](
-            query,
-            key,
-            value,
-            attention_mask,
-            qkv_format=self.qkv_format,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_kv=cu_seqlens_kv,
-            cu_seqlens_q_padded=cu_seqlens_q_padded,
-            cu_seqlens_kv_padded=cu_seqlens_kv_padded,
-            max_seqlen_q=max_seqlen_q,
-            max_seqlen_kv=max_seqlen_kv,
-            attn_mask_type=self.attn_mask_type if attn_mask_type is None else attn_mask_type,
-            window_size=self.window_size if window_size is None else window_size,
-            bottom_right_diagonal=(
+        options: dict[str, Any] = {
+            "qkv_format": self.qkv_format,
+            "attn_mask_type": self.attn_mask_type if attn_mask_type is None else attn_mask_type,
+            "window_size": self.window_size if window_size is None else window_size,
+            "bottom_right_diagonal": (
                 self.bottom_right_diagonal
                 if bottom_right_diagonal is None
                 else bottom_right_diagonal
             ),
-            checkpoint_core_attention=checkpoint_core_attention,
-            core_attention_bias_type=core_attention_bias_type,
-            core_attention_bias=core_attention_bias,
-            alibi_slopes=alibi_slopes,
-            fast_zero_fill=fast_zero_fill,
-            pad_between_seqs=pad_between_seqs,
-        )
+        }
+        # What is at its default is left out: a call with twenty keywords costs 2 us more.
+        if core_attention_bias_type != "no_bias" or core_attention_bias is not None:
+            options["core_attention_bias_type"] = core_attention_bias_type
+            options["core_attention_bias"] = core_attention_bias
+        if checkpoint_core_attention:
+            options["checkpoint_core_attention"] = checkpoint_core_attention
+        if alibi_slopes is not None:
+            options["alibi_slopes"] = alibi_slopes
+        if cu_seqlens_q is not None or cu_seqlens_kv is not None:
+            options["cu_seqlens_q"] = cu_seqlens_q
+            options["cu_seqlens_kv"] = cu_seqlens_kv
+        if cu_seqlens_q_padded is not None or cu_seqlens_kv_padded is not None:
+            options["cu_seqlens_q_padded"] = cu_seqlens_q_padded
+            options["cu_seqlens_kv_padded"] = cu_seqlens_kv_padded
+        if max_seqlen_q is not None or max_seqlen_kv is not None:
+            options["max_seqlen_q"] = max_seqlen_q
+            options["max_seqlen_kv"] = max_seqlen_kv
+        if fast_zero_fill is not True or pad_between_seqs is not None:
+            options["fast_zero_fill"] = fast_zero_fill
+            options["pad_between_seqs"] = pad_between_seqs
+        context = children["core_attention"](query, key, value, attention_mask, **options)
         projected = children["proj"](context, is_first_microbatch)
         if not (self.return_bias or self.return_layernorm_output):
             return projected
@@ -520,6 +554,9 @@ class MultiheadAttention(torch.nn.Module):
     def _heads(self, x: Tensor, parts: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Split projected channels into parts of ``[.., heads, d]``, `parts` heads per group."""
         groups, size = self.num_gqa_groups_per_partition, self.hidden_size_per_attention_head
+        native = split_heads(x, groups, size, self.qkv_weight_interleaved, *parts)
+        if native is not None:
+            return native
         leading = x.shape[:-1]
         if not self.qkv_weight_interleaved:
             heads = x.view(*leading, sum(parts) * groups, size)
