@@ -414,6 +414,7 @@ class TransformerLayer(torch.nn.Module):
         torch.Tensor
             Same shape as `hidden_states`.
         """
+        is_traced = torch.compiler.is_compiling()  # then guards do what is remembered here
         try:  # a call like one that was accepted needs no second look
             call = (
                 hidden_states.shape,
@@ -425,7 +426,7 @@ class TransformerLayer(torch.nn.Module):
                 enc_dec_window_size,
                 self.attn_input_format,
             )
-            is_known = call in self._accepted_calls
+            is_known = not is_traced and call in self._accepted_calls
         except (AttributeError, TypeError):  # no tensor, or a window given as a list
             call, is_known = None, False
         has_tensors = not (
@@ -442,7 +443,7 @@ class TransformerLayer(torch.nn.Module):
                 },
                 {"window_size": window_size, "enc_dec_window_size": enc_dec_window_size},
             )
-            if call is not None:
+            if call is not None and not is_traced:
                 remember(self._accepted_calls, call)
         mask_type = self.self_attn_mask_type if self_attn_mask_type is None else self_attn_mask_type
         device_type = hidden_states.device.type

@@ -137,8 +137,8 @@ LIMITS: dict[str, Limit] = {
     "LayerNormMLP": Limit(0, 3, 1, _allocations(6, 12, 18), _allocations(16, 25, 34)),
     "LayerNorm": Limit(0, 3, 1, _allocations(3, 3, 3), _allocations(6, 6, 6)),
     "RMSNorm": Limit(0, 3, 1, _allocations(2, 2, 2), _allocations(4, 4, 4)),
-    "DotProductAttention": Limit(15, 18, 1, _allocations(4, 4, 4), _allocations(10, 10, 10)),
-    "MultiheadAttention": Limit(22, 25, 4, _allocations(9, 16, 21), _allocations(25, 36, 43)),
-    "TransformerLayer": Limit(29, 32, 7, _allocations(17, 30, 41), _allocations(44, 64, 80)),
+    "DotProductAttention": Limit(18, 21, 1, _allocations(4, 4, 4), _allocations(10, 10, 10)),
+    "MultiheadAttention": Limit(29, 32, 4, _allocations(9, 16, 21), _allocations(25, 36, 43)),
+    "TransformerLayer": Limit(38, 41, 7, _allocations(17, 30, 41), _allocations(44, 64, 80)),
 }
 REGION_CALLS = {"delayed": 12, "current": 8}

@@ -446,6 +446,7 @@ class MultiheadAttention(torch.nn.Module):
                 "MultiheadAttention.forward: inference_params is given; this version has no KV "
                 "cache, it must be None. Pass the whole sequence."
             )
+        is_traced = torch.compiler.is_compiling()  # then guards do what is remembered here
         try:  # a call like one that was accepted needs no second look
             call = (
                 hidden_states.shape,
@@ -455,14 +456,14 @@ class MultiheadAttention(torch.nn.Module):
                 window_size,
                 self.qkv_format,
             )
-            is_known = call in self._accepted_calls
+            is_known = not is_traced and call in self._accepted_calls
         except (AttributeError, TypeError):  # no tensor, or a window given as a list
             call, is_known = None, False
         if not is_known or rotary_pos_emb is not None or self.attention_type == "cross":
             self._check_call(
                 hidden_states, encoder_output, attn_mask_type, window_size, rotary_pos_emb
             )
-            if call is not None:
+            if call is not None and not is_traced:
                 remember(self._accepted_calls, call)
         if self.attention_type == "self":
             query, key, value, norm_out = self._project_self(hidden_states, is_first_microbatch)
@@ -554,9 +555,10 @@ class MultiheadAttention(torch.nn.Module):
     def _heads(self, x: Tensor, parts: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Split projected channels into parts of ``[.., heads, d]``, `parts` heads per group."""
         groups, size = self.num_gqa_groups_per_partition, self.hidden_size_per_attention_head
-        native = split_heads(x, groups, size, self.qkv_weight_interleaved, *parts)
-        if native is not None:
-            return native
+        if not torch.compiler.is_compiling():
+            native = split_heads(x, groups, size, self.qkv_weight_interleaved, *parts)
+            if native is not None:
+                return native
         leading = x.shape[:-1]
         if not self.qkv_weight_interleaved:
             heads = x.view(*leading, sum(parts) * groups, size)

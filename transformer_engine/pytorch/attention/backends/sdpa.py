@@ -106,12 +106,12 @@ def _direct(qkv_format: str, causal: bool, scale: float, dropout: float, grouped
         out = attend(q, k, v, is_sbhd, causal, scale)
         return run_composed(q, k, v) if out is None else out
 
-    def run_with_dropout_or_groups(
-        q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None
-    ) -> Tensor:
+    def run_operator(q: Tensor, k: Tensor, v: Tensor, operands: AttentionOperands | None) -> Tensor:
         return run_composed(q, k, v)
 
-    return run_with_dropout_or_groups if dropout > 0.0 or grouped else run
+    # A traced call makes its plan anew, and takes the operator that a compiler knows.
+    is_composed = dropout > 0.0 or grouped or torch.compiler.is_compiling()
+    return run_operator if is_composed else run
 
 
 def _additive_or_boolean(inputs: DenseInputs) -> Tensor | None:
