@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -170,7 +169,7 @@ def get_align_size_for_quantization(recipe: Recipe) -> int:
     return 128 if recipe.nvfp4() else 16
 
 
-class autocast:  # public name
+class autocast(tex.Region):  # public name
     """Run the modules called inside in a low-precision recipe.
 
     Parameters
@@ -194,64 +193,31 @@ class autocast:  # public name
         An argument of another type.
     """
 
-    __slots__ = ("_active", "_calibrating", "_enabled", "_graph", "_group", "_recipe")
+    # Constructor, __enter__ and __exit__ are native: regions are opened in every step.
+    __slots__ = ()
 
-    def __init__(
-        self,
-        enabled: bool = True,
-        calibrating: bool = False,
-        recipe: Recipe | None = None,
-        amax_reduction_group: Any = None,
-        _graph: bool = False,
-    ) -> None:
-        # One test for all that is usual: regions are opened in every step.
-        if (
-            type(enabled) is not bool
-            or type(calibrating) is not bool
-            or not (recipe is None or isinstance(recipe, Recipe))
-            or amax_reduction_group is not None
-        ):
-            enabled = check_flag("autocast", "enabled", enabled)
-            calibrating = check_flag("autocast", "calibrating", calibrating)
-            if recipe is not None:
-                _check_recipe("autocast", "recipe", recipe)
-            check_group("autocast", "amax_reduction_group", amax_reduction_group)
-        self._enabled = enabled
-        self._calibrating = calibrating
-        self._recipe = recipe
-        self._group = amax_reduction_group
-        self._graph = _graph
-        self._active = False
 
-    def __enter__(self) -> None:
-        if self._active:
-            raise RuntimeError(
-                "autocast: this instance is active already; it can be entered once at a time. "
-                "Make a second instance for a nested region."
-            )
-        recipe = self._recipe or get_default_recipe()
-        native = None
-        reduces = False
-        if self._enabled or self._calibrating:
-            native = native_recipe(recipe)
-            reduces = (
-                isinstance(recipe, DelayedScaling)
-                and recipe.reduce_amax
-                and get_distributed_world_size(self._group) > 1
-            )
-        tex.autocast_enter(
-            self._enabled, self._calibrating, self._graph, reduces, native, recipe, self._group
-        )
-        self._active = True
+def _check_region(
+    enabled: Any, calibrating: Any, recipe: Any, amax_reduction_group: Any
+) -> tuple[bool, bool]:
+    """The flags of a region whose arguments are not of the usual types; an error where wrong."""
+    enabled = check_flag("autocast", "enabled", enabled)
+    calibrating = check_flag("autocast", "calibrating", calibrating)
+    if recipe is not None:
+        _check_recipe("autocast", "recipe", recipe)
+    check_group("autocast", "amax_reduction_group", amax_reduction_group)
+    return enabled, calibrating
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._active = False
-        tex.autocast_exit()
+
+tex.set_region_functions(
+    check_arguments=_check_region,
+    default_recipe=get_default_recipe,
+    native_recipe=native_recipe,
+    world_size=get_distributed_world_size,
+    world=torch.distributed.distributed_c10d._world,
+    recipe_type=Recipe,
+    delayed_type=DelayedScaling,
+)
 
 
 def fp8_autocast(

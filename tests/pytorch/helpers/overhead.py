@@ -141,4 +141,4 @@ LIMITS: dict[str, Limit] = {
     "MultiheadAttention": Limit(29, 32, 4, _allocations(9, 16, 21), _allocations(25, 36, 43)),
     "TransformerLayer": Limit(38, 41, 7, _allocations(17, 30, 41), _allocations(44, 64, 80)),
 }
-REGION_CALLS = {"delayed": 12, "current": 8}
+REGION_CALLS = {"delayed": 1, "current": 1}

@@ -6,6 +6,7 @@ from transformer_engine_torch import (
     AutocastState,
     DelayedScalingState,
     NativeRecipe,
+    Region,
     autocast_depth,
     autocast_enter,
     autocast_exit,
@@ -18,6 +19,7 @@ from transformer_engine_torch import (
     set_python_update,
     set_quantized_tensor_factory,
     set_recompute_phase,
+    set_region_functions,
     take_first_module,
     update_delayed_scaling,
 )
@@ -26,6 +28,7 @@ __all__ = [
     "AutocastState",
     "DelayedScalingState",
     "NativeRecipe",
+    "Region",
     "autocast_depth",
     "autocast_enter",
     "autocast_exit",
@@ -38,6 +41,7 @@ __all__ = [
     "set_python_update",
     "set_quantized_tensor_factory",
     "set_recompute_phase",
+    "set_region_functions",
     "take_first_module",
     "update_delayed_scaling",
 ]

@@ -1,9 +1,12 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any
 
 import torch
+
+from transformer_engine.common.recipe import Recipe
 
 class NativeRecipe:
     def __init__(
@@ -63,6 +66,34 @@ class DelayedScalingState:
     def update(self, reduced_amax: torch.Tensor | None = None) -> None: ...
     def replace_scale(self, scale: torch.Tensor) -> None: ...
 
+class Region:
+    def __init__(
+        self,
+        enabled: bool = True,
+        calibrating: bool = False,
+        recipe: Recipe | None = None,
+        amax_reduction_group: Any = None,
+        _graph: bool = False,
+    ) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+def set_region_functions(
+    *,
+    check_arguments: Callable[[Any, Any, Any, Any], tuple[bool, bool]],
+    default_recipe: Callable[[], Recipe],
+    native_recipe: Callable[[Recipe], NativeRecipe],
+    world_size: Callable[[Any], int],
+    world: Any,
+    recipe_type: type[Recipe],
+    delayed_type: type[Recipe],
+) -> None: ...
 def autocast_enter(
     enabled: bool,
     calibrating: bool,

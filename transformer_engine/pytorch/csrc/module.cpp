@@ -39,6 +39,7 @@ PYBIND11_MODULE(transformer_engine_torch, m) {
   transformer_engine::pytorch::bind_report(m);
   transformer_engine::pytorch::bind_quantizer(m);
   transformer_engine::pytorch::bind_state(m);
+  transformer_engine::pytorch::bind_region(m);
   transformer_engine::pytorch::bind_step_module(m);
   transformer_engine::pytorch::bind_steps(m);
 }
