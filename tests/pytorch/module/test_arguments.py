@@ -165,7 +165,9 @@ FLAGS = {
     ("kind", "name"), [(k, name) for k, names in FLAGS.items() for name in names]
 )
 @pytest.mark.parametrize(
-    "value", ["False", [], torch.zeros(8), 0.0, torch.nn.init.zeros_], ids=repr
+    "value",
+    ["False", [], torch.zeros(8), 0.0, torch.nn.init.zeros_],
+    ids=lambda value: type(value).__name__,
 )
 def test_flags(kind, name, value):
     with pytest.raises(TypeError, match=rf"(?s)^{kind}: {name} is .*; a bool is required"):
@@ -209,7 +211,9 @@ def test_other_arguments():
 
 
 @pytest.mark.parametrize("kind", LINEAR_KINDS)
-@pytest.mark.parametrize("value", ["x", "", [], 0.5, torch.ones(1), test_flags], ids=repr)
+@pytest.mark.parametrize(
+    "value", ["x", "", [], 0.5, torch.ones(1), test_flags], ids=lambda value: type(value).__name__
+)
 def test_is_first_microbatch(kind, value):
     module, x = make(kind), make_input()
     message = (

@@ -359,3 +359,84 @@ def test_torch_autocast_rounds_as_the_native_step(pair, x):
     # either side: two steps of the largest value.
     step = torch.finfo(torch.bfloat16).eps * native.detach().abs().max().float()
     assert (composed.float() - native.float()).abs().max() <= 2 * step
+
+
+@pytest.mark.parametrize("call", ["batched", "vectorized", "tangent"])
+def test_transforms_around_a_native_backward_are_refused(pair, x, call):
+    module, _ = pair
+    inp = x.clone().requires_grad_()
+    output = module(inp)
+    grad = torch.ones_like(output)
+    message = r"Backward: the gradient (is a wrapper of a transform|has a forward-mode tangent)"
+    with pytest.raises(NotImplementedError, match=message):
+        if call == "batched":
+            torch.autograd.grad(output, inp, grad.expand(3, *grad.shape), is_grads_batched=True)
+        elif call == "vectorized":
+            torch.autograd.functional.jacobian(module, inp, vectorize=True)
+        else:
+            with forward_ad.dual_level():
+                torch.autograd.grad(output, inp, forward_ad.make_dual(grad, grad))
+    (gradient,) = torch.autograd.grad(module(inp), inp, grad)
+    assert torch.isfinite(gradient).all()
+
+
+class _Names(torch.overrides.TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(getattr(func, "__name__", str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_sees_the_functions(pair, x):
+    module, twin = pair
+    with _Names() as seen:
+        result = module(x)
+    with _Names() as expected:
+        twin(x)
+    assert {"linear", "layer_norm", "rms_norm", "gelu"} & set(expected.names) <= set(seen.names)
+    assert_identical(result.detach(), twin(x).detach())
+
+
+def test_a_device_context_keeps_the_native_step(pair, x):
+    module, _ = pair
+    with torch.device("cpu"):
+        assert module(x).grad_fn.name().startswith(type(module).__name__)
+
+
+def test_a_profiler_sees_one_range_per_module(pair, x):
+    module, _ = pair
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        module(x).sum().backward()
+    names = [event.name for event in profile.events()]
+    assert names.count(f"{type(module).__name__}.forward") == 1
+    assert any(f"{type(module).__name__}Backward" in name for name in names)
+
+
+@pytest.mark.parametrize("where", ["class", "instance"])
+def test_an_overridden_call_impl_is_respected(where, x):
+    module = te.Linear(HIDDEN, FFN, device="cpu")
+    if where == "class":
+        module.__class__ = type("Other", (te.Linear,), {"_call_impl": lambda self, x: "mine"})
+    else:
+        object.__setattr__(module, "_call_impl", lambda x: "mine")
+    twin = nn.Linear(HIDDEN, FFN)
+    if where == "class":
+        twin.__class__ = type("Other", (nn.Linear,), {"_call_impl": lambda self, x: "mine"})
+    else:
+        object.__setattr__(twin, "_call_impl", lambda x: "mine")
+    assert module(x) == twin(x) == "mine"
+
+
+def test_a_symbolic_trace_may_treat_modules_as_leaves(pair, x):
+    class Tracer(torch.fx.Tracer):
+        def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+            return True
+
+    module, _ = pair
+    model = nn.Sequential(module)
+    graph = torch.fx.GraphModule(model, Tracer().trace(model))
+    assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_module", "output"]
+    assert_identical(graph(x).detach(), module(x).detach())

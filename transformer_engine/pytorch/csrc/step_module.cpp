@@ -29,9 +29,11 @@ struct Names {
                                     PyUnicode_InternFromString("_forward_hooks"),
                                     PyUnicode_InternFromString("_forward_pre_hooks")};
   std::array<PyObject*, 4> global_hooks{};
+  PyObject* call_impl = PyUnicode_InternFromString("_call_impl");
   PyObject* call = PyUnicode_InternFromString("__call__");
   PyTypeObject* module_type = nullptr;  // torch.nn.Module
   PyObject* module_call = nullptr;      // its __call__ when this library was imported
+  PyObject* module_call_impl = nullptr;
   // Functions that do nothing but call the step: a class whose `forward` is one of them may skip
   // it.
   std::vector<PyObject*> native_forwards;
@@ -49,6 +51,7 @@ Names& names() {
     made->module_type =
         reinterpret_cast<PyTypeObject*>(py::object(module.attr("Module")).release().ptr());
     made->module_call = Py_XNewRef(_PyType_Lookup(made->module_type, made->call));
+    made->module_call_impl = Py_XNewRef(_PyType_Lookup(made->module_type, made->call_impl));
     return made;
   }();
   return *instance;
@@ -74,7 +77,9 @@ bool takes_fast_path(PyObject* self, PyObject* attributes) {
       return false;
     }
   }
-  if (PyDict_GetItemWithError(attributes, known.compiled_call) != nullptr ||
+  if (_PyType_Lookup(Py_TYPE(self), known.call_impl) != known.module_call_impl ||
+      PyDict_GetItemWithError(attributes, known.call_impl) != nullptr ||
+      PyDict_GetItemWithError(attributes, known.compiled_call) != nullptr ||
       PyDict_GetItemWithError(attributes, known.forward) != nullptr) {
     return false;
   }

@@ -63,6 +63,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         half of its output.
     activation_params : dict, optional
         For clamped_swiglu: ``limit`` (7.0), ``alpha`` (1.702), ``glu_linear_offset`` (1.0).
+        To change one later, assign a new dict to the attribute.
     init_method, output_layer_init_method : callable, optional
         Fill W1 and W2; N(0, 0.023) when None.
     return_bias : bool, default False

@@ -115,6 +115,7 @@ void LinearNode::add_input_gradients(const at::Tensor& grad_input, const Wanted&
 }
 
 variable_list LinearNode::apply(variable_list&& grads) {
+  refuse_transformed(name(), grads);
   variable_list result(num_outputs());
   if (is_without_gradient(grads)) {
     finish_backward(state);

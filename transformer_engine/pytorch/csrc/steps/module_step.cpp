@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "steps/module_step.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <transformer_engine/error.h>
 
 #include <algorithm>
@@ -151,6 +153,25 @@ PyObject* ModuleStep::composed_forward(PyObject* module, PyObject* args, PyObjec
   return result;
 }
 
+namespace {
+
+// Whether a torch function mode other than that of `with torch.device(...)` is active.
+bool is_function_mode_active() {
+  using at::impl::PythonTorchFunctionTLS;
+  static const auto* const device_context = reinterpret_cast<const PyTypeObject*>(
+      py::object(py::module_::import("torch.utils._device").attr("DeviceContext")).release().ptr());
+  const int64_t count = PythonTorchFunctionTLS::stack_len();
+  for (int64_t i = 0; i < count; ++i) {
+    PyObject* const mode = PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter());
+    if (Py_TYPE(mode) != device_context) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 PyObject* ModuleStep::call(PyObject* module, PyObject* args, PyObject* kwargs) {
   constexpr c10::DispatchKeySet kTransforms(
       {c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::Tracer});
@@ -160,9 +181,14 @@ PyObject* ModuleStep::call(PyObject* module, PyObject* args, PyObject* kwargs) {
       return composed_forward(module, args, kwargs, "a function transform or a tracer is active");
     }
     // A mode watches operators; in a quantized region there are none to show.
-    if (included.has(c10::DispatchKey::Python) && !autocast_state().is_quantizing()) [[unlikely]] {
-      return composed_forward(module, args, kwargs, "a TorchDispatchMode is active");
+    const bool is_watched =
+        included.has(c10::DispatchKey::Python) || at::impl::torch_function_mode_enabled();
+    if (is_watched && !autocast_state().is_quantizing()) [[unlikely]] {
+      if (included.has(c10::DispatchKey::Python) || is_function_mode_active()) {
+        return composed_forward(module, args, kwargs, "a mode watches torch's operators");
+      }
     }
+    RECORD_USER_SCOPE(name_.c_str());  // nothing without a profiler
     try {
       return forward(module, args, kwargs);
     } catch (const NeedsComposedForward& needed) {

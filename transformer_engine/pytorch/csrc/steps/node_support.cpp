@@ -58,6 +58,25 @@ torch::autograd::variable_list once_differentiable(torch::autograd::variable_lis
   return (*error)(std::move(gradients));
 }
 
+void refuse_transformed(const std::string& name, const torch::autograd::variable_list& incoming) {
+  for (const at::Tensor& gradient : incoming) {
+    if (!gradient.defined()) {
+      continue;
+    }
+    const bool is_wrapped = gradient.key_set().has_any(
+        c10::DispatchKeySet({c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched,
+                             c10::DispatchKey::FuncTorchGradWrapper}));
+    // torch's own macro: its exception keeps its type on the way through the autograd engine.
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !is_wrapped && !has_tangent(gradient), name, ": the gradient ",
+        is_wrapped ? "is a wrapper of a transform (vmap, for example is_grads_batched=True or "
+                     "vectorize=True)"
+                   : "has a forward-mode tangent",
+        "; a backward of a forward outside transforms takes plain tensors. Put the transform "
+        "around the forward too (torch.func), or loop.");
+  }
+}
+
 bool is_without_gradient(const torch::autograd::variable_list& incoming) {
   return std::none_of(incoming.begin(), incoming.end(),
                       [](const at::Tensor& gradient) { return gradient.defined(); });

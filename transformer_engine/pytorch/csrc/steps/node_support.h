@@ -48,6 +48,10 @@ void attach_output(const at::Tensor& output, const c10::intrusive_ptr<torch::aut
 // once.
 torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients);
 
+// NotImplementedError when a gradient for the node called `name` belongs to a function transform or
+// has a forward-mode tangent: a native backward would lose it.
+void refuse_transformed(const std::string& name, const torch::autograd::variable_list& incoming);
+
 // Whether no gradient arrived at all: a node behind a function that returned none.
 bool is_without_gradient(const torch::autograd::variable_list& incoming);
 

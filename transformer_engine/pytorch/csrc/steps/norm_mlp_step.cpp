@@ -217,6 +217,7 @@ void NormMLPNode::add_norm_gradients(const SavedNorm::Tensors& norm,
 }
 
 variable_list NormMLPNode::apply(variable_list&& grads) {
+  refuse_transformed(name(), grads);
   variable_list result(num_outputs());
   if (is_without_gradient(grads)) {
     finish_backward(state);

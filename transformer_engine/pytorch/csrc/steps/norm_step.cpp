@@ -38,6 +38,7 @@ struct NormNode : public torch::autograd::Node {
 };
 
 variable_list NormNode::apply(variable_list&& grads) {
+  refuse_transformed(name(), grads);
   variable_list result(num_outputs());
   if (is_without_gradient(grads)) {
     return result;

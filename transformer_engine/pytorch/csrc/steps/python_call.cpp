@@ -80,11 +80,6 @@ uint64_t native_keys() {
   return keys;
 }
 
-bool has_tangent(const at::Tensor& tensor) {
-  c10::AutogradMetaInterface* const meta = tensor.unsafeGetTensorImpl()->autograd_meta();
-  return meta != nullptr && tensor._fw_grad(/*level=*/0).defined();
-}
-
 // Whether torch's functions would ask the class of `object` instead of running.
 bool overrides_torch_functions(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
@@ -170,6 +165,11 @@ PyObject* wrap_tensor(at::Tensor tensor) {
     throw py::error_already_set();
   }
   return result;
+}
+
+bool has_tangent(const at::Tensor& tensor) {
+  c10::AutogradMetaInterface* const meta = tensor.unsafeGetTensorImpl()->autograd_meta();
+  return meta != nullptr && tensor._fw_grad(/*level=*/0).defined();
 }
 
 bool is_python_tensor(const at::Tensor& tensor) {

@@ -77,6 +77,8 @@ auto with_gil(const Body& body) {
   return body();
 }
 
+bool has_tangent(const at::Tensor& tensor);  // of forward-mode AD
+
 // A tensor whose class overrides dispatch in Python (a quantized tensor, a DTensor, ...).
 bool is_python_tensor(const at::Tensor& tensor);
 
