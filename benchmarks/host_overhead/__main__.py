@@ -20,7 +20,7 @@ from typing import Any
 import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 
 from .. import harness
-from . import allocate_only, instructions, report, results
+from . import allocate_only, instructions, megatron, report, results
 from .worker import KERNELS
 
 
@@ -37,6 +37,18 @@ def _worker(*arguments: object) -> dict[str, Any]:
     return document
 
 
+def _megatron(kernels: str, processes: int, rounds: int) -> dict[str, Any] | str:
+    """The row of Megatron-core's layer, or why there is none."""
+    samples = []
+    for seed in range(processes):
+        options = ("--kernels", kernels, "--rounds", rounds, "--seed", seed)
+        answer = _worker("megatron", *options)
+        if "missing" in answer:
+            return str(answer["missing"])
+        samples.append(answer["seconds"])
+    return results.row(megatron.BAR, samples)
+
+
 def measure(processes: int, rounds: int, with_instructions: bool) -> dict[str, Any]:
     """Everything, as results.py describes it."""
     document: dict[str, Any] = {"benchmarks": {}}
@@ -49,6 +61,7 @@ def measure(processes: int, rounds: int, with_instructions: bool) -> dict[str, A
             "environment": {**harness.environment(), "processes": processes, "rounds": rounds},
             "results": results.rows(samples),
         }
+    document["megatron"] = _megatron(KERNELS[0], processes, rounds)
     options = ("--kernels", KERNELS[0], "--rounds", rounds)
     samples = [
         _worker("breakdown", *options, "--seed", seed)["seconds"] for seed in range(processes)
@@ -93,6 +106,9 @@ def main() -> int:
         for result in content["results"]
         if result["met"] == "missed"
     ]
+    row = document["megatron"]
+    if isinstance(row, dict) and row["met"] == "missed":
+        missed.append(row["problem"])
     print("\nevery gate is met" if not missed else "\nmissed gates:", *missed, sep="\n  ")
     return 1 if missed else 0
 

@@ -9,6 +9,7 @@ from typing import Any
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 PREFIX = "host_overhead "
+MEGATRON = "Megatron-core TEColumnParallelLinear forward, x ColumnParallelLinear"
 
 
 def _table(header: list[str], body: list[list[str]]) -> list[str]:
@@ -38,6 +39,18 @@ def bars_table(document: dict[str, Any]) -> list[str]:
             ]
         body.append(cells)
     return _table(header, body)
+
+
+def megatron_lines(document: dict[str, Any]) -> list[str]:
+    """The row of Megatron-core's layer (allocate-only kernels), or why it was not measured."""
+    row = document["megatron"]
+    if isinstance(row, str):
+        return [f"{MEGATRON}: not measured, needs what is missing here ({row})."]
+    return [
+        f"{row['problem']}, allocate-only kernels: **{row['cost']['p20']:.2f}** "
+        f"({row['cost']['median']:.2f}); upstream {row['upstream']:g}, gate {row['gate']:g}, goal "
+        f"{row['goal']:g}; {row['met']}.",
+    ]
 
 
 def parts_table(document: dict[str, Any]) -> list[str]:
@@ -77,6 +90,8 @@ def sections(document: dict[str, Any]) -> str:
         f"{environment['load_average']:.1f} from other work.",
         "",
         *bars_table(document),
+        "",
+        *megatron_lines(document),
         "",
         "### Where the time of a Linear forward goes",
         "",

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The document that a run leaves: rows of the bars in the harness's form, and what was counted.
 
-{"benchmarks": {"host_overhead <kernels>": {"environment": {}, "results": [row]}}, "breakdown": [],
-"counts": {}, "kernels": {}, "instructions": {} or the reason why there are none}
+{"benchmarks": {"host_overhead <kernels>": {"environment": {}, "results": [row]}},
+"megatron": row or why there is none, "breakdown": [], "counts": {}, "kernels": {},
+"instructions": {} or why there are none}
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .cases import Case
 
 KERNELS = ("allocate-only", "real")
-WHAT = ("bars", "breakdown", "counts")
+WHAT = ("bars", "breakdown", "counts", "megatron")
 
 
 def kernels_per_call(cases: Sequence[Case], counts: allocate_only.KernelCounts) -> dict[str, float]:
@@ -52,6 +52,13 @@ def work(options: argparse.Namespace) -> dict[str, Any]:
     if options.what == "breakdown":
         variants = list(breakdown.variants(sizes))
         return {"seconds": measure(variants, options.rounds, options.seed)}
+    if options.what == "megatron":
+        from . import megatron
+
+        reason = megatron.missing()
+        if reason is not None:
+            return {"missing": reason}
+        return {"seconds": measure(list(megatron.cases(sizes)), options.rounds, options.seed)}
     all_cases = list(cases(sizes))
     if options.what == "bars":
         return {"seconds": measure(all_cases, options.rounds, options.seed)}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.host_overhead import breakdown, report, results, timing
+from benchmarks.host_overhead import breakdown, megatron, report, results, timing
 from benchmarks.host_overhead.bars import BARS
 from benchmarks.host_overhead.cases import Case, Sizes, cases
 
@@ -88,6 +88,16 @@ def test_rendering_replaces_what_stands_between_the_marks_only():
     assert report.render(rendered, document) == rendered
     with pytest.raises(ValueError, match="page lacks the lines"):
         report.render("no marks", document)
+
+
+def test_the_row_of_megatron_is_measured_or_says_what_is_missing():
+    document = json.loads(RESULTS.read_text())
+    bar = megatron.BAR
+    samples = {bar.ours: [1.0, 1.0], bar.baseline: [4.0, 4.0]}
+    measured = report.megatron_lines({**document, "megatron": results.row(bar, [samples])})
+    assert "**0.25** (0.25)" in measured[0] and measured[0].endswith("goal.")
+    missing = report.megatron_lines({**document, "megatron": "No module named 'megatron'"})
+    assert "not measured" in missing[0] and "No module named 'megatron'" in missing[0]
 
 
 def test_the_page_holds_the_committed_measurements():
