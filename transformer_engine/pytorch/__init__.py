@@ -6,7 +6,7 @@ from transformer_engine.common import load_framework_extension
 
 _native = load_framework_extension("torch")  # the modules below use it
 
-from . import constants  # noqa: E402  # after the native module, like all below
+from . import constants, ops, router  # noqa: E402  # after the native module, like all below
 from .attention import (  # noqa: E402
     DotProductAttention,
     InferenceParams,
@@ -21,6 +21,7 @@ from .cpu_offload import (  # noqa: E402
 )
 from .distributed import CudaRNGStatesTracker, checkpoint  # noqa: E402
 from .module import (  # noqa: E402
+    GroupedLinear,
     LayerNorm,
     LayerNormLinear,
     LayerNormMLP,
@@ -83,7 +84,10 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     # data types
     "DType",
     "constants",
+    "ops",
+    "router",
     # modules
+    "GroupedLinear",
     "LayerNorm",
     "LayerNormLinear",
     "LayerNormMLP",

@@ -3,6 +3,7 @@
 """Modules with a native step."""
 
 from .base import TransformerEngineBaseModule
+from .grouped_linear import GroupedLinear
 from .layernorm import LayerNorm
 from .layernorm_linear import LayerNormLinear
 from .layernorm_mlp import LayerNormMLP
@@ -10,6 +11,7 @@ from .linear import Linear
 from .rmsnorm import RMSNorm
 
 __all__ = [
+    "GroupedLinear",
     "LayerNorm",
     "LayerNormLinear",
     "LayerNormMLP",

@@ -3,5 +3,6 @@
 """Operations."""
 
 from .basic import L2Normalization
+from .fuser import FusibleOperation, Sequential
 
-__all__ = ["L2Normalization"]
+__all__ = ["FusibleOperation", "L2Normalization", "Sequential"]
