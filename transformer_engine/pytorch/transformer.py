@@ -34,6 +34,7 @@ from .attention.multi_head_attention import (
 )
 from .attention.problem import QKV_FORMATS
 from .constants import LayerTypes
+from .module.fast_call import FastCallModule
 from .module.layernorm import LayerNorm
 from .module.layernorm_mlp import LayerNormMLP
 from .module.rmsnorm import RMSNorm
@@ -69,7 +70,7 @@ class DropPath(torch.nn.Module):
         return hidden_state * (kept / keep).to(hidden_state.dtype)
 
 
-class TransformerLayer(torch.nn.Module):
+class TransformerLayer(FastCallModule):
     """One layer of a transformer.
 
     Pre-norm (default)::

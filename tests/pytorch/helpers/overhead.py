@@ -132,13 +132,13 @@ def make_subject(kind: str, recipe: str = "BF16", module: torch.nn.Module | None
 # The attention modules are Python that composes native steps with torch's attention operator; the
 # others are one call into C. The operator's own buffer counts among the allocations.
 LIMITS: dict[str, Limit] = {
-    "Linear": Limit(0, 3, 1, _allocations(1, 5, 7), _allocations(4, 10, 13)),
-    "LayerNormLinear": Limit(0, 3, 1, _allocations(4, 7, 10), _allocations(10, 15, 19)),
-    "LayerNormMLP": Limit(0, 3, 1, _allocations(6, 12, 18), _allocations(16, 25, 34)),
+    "Linear": Limit(0, 3, 1, _allocations(1, 5, 5), _allocations(4, 10, 10)),
+    "LayerNormLinear": Limit(0, 3, 1, _allocations(4, 7, 8), _allocations(10, 15, 16)),
+    "LayerNormMLP": Limit(0, 3, 1, _allocations(6, 12, 14), _allocations(16, 25, 28)),
     "LayerNorm": Limit(0, 3, 1, _allocations(3, 3, 3), _allocations(6, 6, 6)),
     "RMSNorm": Limit(0, 3, 1, _allocations(2, 2, 2), _allocations(4, 4, 4)),
-    "DotProductAttention": Limit(18, 21, 1, _allocations(4, 4, 4), _allocations(10, 10, 10)),
-    "MultiheadAttention": Limit(29, 32, 4, _allocations(9, 16, 21), _allocations(25, 36, 43)),
-    "TransformerLayer": Limit(38, 41, 7, _allocations(17, 30, 41), _allocations(44, 64, 80)),
+    "DotProductAttention": Limit(10, 13, 1, _allocations(4, 4, 4), _allocations(10, 10, 10)),
+    "MultiheadAttention": Limit(18, 21, 4, _allocations(9, 16, 17), _allocations(25, 36, 37)),
+    "TransformerLayer": Limit(24, 27, 7, _allocations(17, 30, 33), _allocations(44, 64, 68)),
 }
 REGION_CALLS = {"delayed": 1, "current": 1}

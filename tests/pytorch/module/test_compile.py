@@ -341,3 +341,49 @@ def test_a_patched_module_call_is_seen(monkeypatch):
     monkeypatch.undo()
     module(x)
     assert seen == ["Linear"]
+
+
+def _layers() -> dict[str, Callable[[], nn.Module]]:
+    quiet = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "device": "cpu"}
+    return {
+        "TransformerLayer": lambda: te.TransformerLayer(HIDDEN, FFN, 2, **quiet),
+        "MultiheadAttention": lambda: te.MultiheadAttention(
+            HIDDEN, 2, attention_dropout=0.0, device="cpu"
+        ),
+    }
+
+
+def _parts(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("kind", _layers())
+def test_layers_with_a_python_forward_keep_what_module_calls_do(kind):
+    layer, x = _layers()[kind](), random_tensor((4, 2, HIDDEN), seed=5)
+    plain = layer(x)
+    seen = []
+    handles = [
+        layer.register_forward_pre_hook(lambda module, args: seen.append("before")),
+        layer.register_forward_hook(lambda module, args, output: seen.append("after")),
+        layer.register_full_backward_hook(lambda module, *grads: seen.append("backward")),
+    ]
+    output = layer(x.requires_grad_())
+    _parts(output)[0].sum().backward()
+    assert seen == ["before", "after", "backward"]
+    for handle in handles:
+        handle.remove()
+    layer.forward = lambda x: "replaced"
+    assert layer(x) == "replaced"
+    del layer.forward
+
+    class Other(type(layer)):  # type: ignore[misc]
+        def forward(self, *args: Any, **keywords: Any) -> Any:
+            return "other", super().forward(*args, **keywords)
+
+    layer.__class__ = Other
+    name, again = layer(x)
+    assert name == "other"
+    for got, want in zip(*map(_parts, (again, plain)), strict=True):
+        assert (got is want is None) or torch.equal(got, want)
+    with pytest.raises(TypeError, match="nonsense"):
+        layer(x, nonsense=1)

@@ -296,6 +296,22 @@ def test_pickled_states_are_read(writer, container, has_recipe):
     assert_same(step(target), step(source))
 
 
+class _MemberByName:
+    """Pickled as enum members are by some releases of Python: getattr(class, name)."""
+
+    def __reduce__(self):
+        return getattr, (recipes.Format, "HYBRID")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_members_of_enums_are_read_however_python_wrote_them(writer):
+    source, target = trained(), make("Linear")
+    target.set_extra_state(
+        as_bytes(WRITERS[writer]({**named_buffers(source), "recipe": _MemberByName()}))
+    )
+    assert_identical(target.get_extra_state(), source.get_extra_state())
+
+
 @pytest.mark.parametrize("writer", WRITERS)
 def test_classes_of_other_recipe_packages_are_not_needed(writer, monkeypatch):
     limits = type("FormatLimits", (), {"__module__": recipes.__name__, "max_fwd": 448.0})

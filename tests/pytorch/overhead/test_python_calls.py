@@ -93,7 +93,7 @@ class PythonBackward(te.Linear):
 @pytest.mark.parametrize("slow", [python_forward, hooked, plain])
 def test_slower_forwards_are_noticed(slow):
     subject = make_subject("Linear", module=slow())
-    assert sum(python_calls(subject.forward).values()) > LINEAR_PROMISE > LIMITS["Linear"].calls
+    assert sum(python_calls(subject.forward).values()) >= LINEAR_PROMISE > LIMITS["Linear"].calls
 
 
 def test_python_in_the_backward_is_noticed():

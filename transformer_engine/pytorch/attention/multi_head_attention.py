@@ -24,6 +24,7 @@ from ..arguments import (
 )
 from ..constants import AttnTypes
 from ..cpp_extensions.attention import split_heads
+from ..module.fast_call import FastCallModule
 from ..module.layernorm import LayerNorm
 from ..module.layernorm_linear import LayerNormLinear
 from ..module.linear import Linear
@@ -117,7 +118,7 @@ def check_hidden(who: str, name: str, x: Any, hidden_size: int, qkv_format: str)
         )
 
 
-class MultiheadAttention(torch.nn.Module):
+class MultiheadAttention(FastCallModule):
     """Attention with its input and output projections.
 
     Parameters

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocate.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 
 #if defined(__linux__)
@@ -37,8 +38,12 @@ void advise_huge_pages(void* data, size_t bytes) {
 }  // namespace
 
 at::Tensor new_tensor(at::IntArrayRef sizes, at::ScalarType dtype, const at::Tensor& like) {
-  at::Tensor tensor = at::empty(sizes, like.options().dtype(dtype).requires_grad(false));
-  if (tensor.is_cpu() && tensor.nbytes() >= kWorthAdvising) {
+  if (!like.is_cpu()) {
+    return at::empty(sizes, like.options().dtype(dtype).requires_grad(false));
+  }
+  // What torch.empty ends in, without the way through the dispatcher.
+  at::Tensor tensor(at::detail::empty_cpu(sizes, dtype));
+  if (tensor.nbytes() >= kWorthAdvising) {
     advise_huge_pages(tensor.data_ptr(), tensor.nbytes());
   }
   return tensor;

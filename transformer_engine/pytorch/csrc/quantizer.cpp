@@ -99,8 +99,13 @@ void Float8CurrentScalingQuantizer::update(const at::Tensor& input,
   if (destination.noop != nullptr && *destination.noop != 0.0F) {
     return;
   }
-  const at::Tensor amax_and_scale = at::empty({2}, input.options().dtype(at::kFloat));
-  auto* amax = static_cast<float*>(amax_and_scale.data_ptr());
+  float on_host[2];  // amax and scale, where kernels can reach them
+  at::Tensor on_device;
+  float* amax = on_host;
+  if (!input.is_cpu()) {
+    on_device = new_tensor({2}, at::kFloat, input);
+    amax = static_cast<float*>(on_device.data_ptr());
+  }
   compute_amax({.input = matrix_view(input), .amax = amax}, context);
   compute_scale_from_amax({.amax = amax,
                            .scale = amax + 1,

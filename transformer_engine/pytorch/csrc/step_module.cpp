@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step_module.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <transformer_engine/error.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <vector>
@@ -32,8 +34,8 @@ struct Names {
   PyObject* call_impl = PyUnicode_InternFromString("_call_impl");
   PyObject* call = PyUnicode_InternFromString("__call__");
   PyTypeObject* module_type = nullptr;  // torch.nn.Module
-  PyObject* module_call = nullptr;      // its __call__ when this library was imported
-  PyObject* module_call_impl = nullptr;
+  PyObject* original_call = nullptr;    // its __call__ when this library was imported
+  PyObject* original_call_impl = nullptr;
   // Functions that do nothing but call the step: a class whose `forward` is one of them may skip
   // it.
   std::vector<PyObject*> native_forwards;
@@ -50,8 +52,8 @@ Names& names() {
     }
     made->module_type =
         reinterpret_cast<PyTypeObject*>(py::object(module.attr("Module")).release().ptr());
-    made->module_call = Py_XNewRef(_PyType_Lookup(made->module_type, made->call));
-    made->module_call_impl = Py_XNewRef(_PyType_Lookup(made->module_type, made->call_impl));
+    made->original_call = Py_XNewRef(_PyType_Lookup(made->module_type, made->call));
+    made->original_call_impl = Py_XNewRef(_PyType_Lookup(made->module_type, made->call_impl));
     return made;
   }();
   return *instance;
@@ -61,10 +63,10 @@ bool is_empty_mapping(PyObject* object) {
   return object != nullptr && PyDict_Check(object) && PyDict_GET_SIZE(object) == 0;
 }
 
-// True when calling `self` means exactly: run its step.
-bool takes_fast_path(PyObject* self, PyObject* attributes) {
+// True when calling `self` means exactly: call its class's forward.
+bool calls_forward_only(PyObject* self, PyObject* attributes) {
   const Names& known = names();
-  if (_PyType_Lookup(known.module_type, known.call) != known.module_call) [[unlikely]] {
+  if (_PyType_Lookup(known.module_type, known.call) != known.original_call) [[unlikely]] {
     return false;  // a tracer has put its own call there
   }
   for (PyObject* const name : known.hooks) {
@@ -77,19 +79,19 @@ bool takes_fast_path(PyObject* self, PyObject* attributes) {
       return false;
     }
   }
-  if (_PyType_Lookup(Py_TYPE(self), known.call_impl) != known.module_call_impl ||
+  if (_PyType_Lookup(Py_TYPE(self), known.call_impl) != known.original_call_impl ||
       PyDict_GetItemWithError(attributes, known.call_impl) != nullptr ||
       PyDict_GetItemWithError(attributes, known.compiled_call) != nullptr ||
       PyDict_GetItemWithError(attributes, known.forward) != nullptr) {
     return false;
   }
-  PyObject* const forward = _PyType_Lookup(Py_TYPE(self), known.forward);
-  for (PyObject* const native : known.native_forwards) {
-    if (forward == native) {
-      return true;
-    }
-  }
-  return false;
+  // torch.jit.trace names scopes in nn.Module's call.
+  return !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer);
+}
+
+bool is_native_forward(PyObject* forward) {
+  const auto& native = names().native_forwards;
+  return std::find(native.begin(), native.end(), forward) != native.end();
 }
 
 // Borrowed reference to the instance dictionary.
@@ -120,30 +122,37 @@ PyObject* run_step(StepModuleObject* self, PyObject* args, PyObject* kwargs) {
   return result;
 }
 
-PyObject* step_module_call(PyObject* self, PyObject* args, PyObject* kwargs) {
-  PyObject* const attributes = instance_dict(self);
-  if (attributes == nullptr) {
-    return nullptr;
-  }
-  if (takes_fast_path(self, attributes)) {
-    return run_step(reinterpret_cast<StepModuleObject*>(self), args, kwargs);
-  }
+// function(self, *args, **kwargs)
+PyObject* call_with_self(PyObject* function, PyObject* self, PyObject* args, PyObject* kwargs) {
   const Py_ssize_t count = PyTuple_GET_SIZE(args);
   PyObject* const with_self = PyTuple_New(count + 1);
   if (with_self == nullptr) {
     return nullptr;
   }
-  Py_INCREF(self);
-  PyTuple_SET_ITEM(with_self, 0, self);
+  PyTuple_SET_ITEM(with_self, 0, Py_NewRef(self));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* const item = PyTuple_GET_ITEM(args, i);
-    Py_INCREF(item);
-    PyTuple_SET_ITEM(with_self, i + 1, item);
+    PyTuple_SET_ITEM(with_self, i + 1, Py_NewRef(PyTuple_GET_ITEM(args, i)));
   }
-  PyObject* const module_call = _PyType_Lookup(names().module_type, names().call);
-  PyObject* const result = PyObject_Call(module_call, with_self, kwargs);
+  PyObject* const result = PyObject_Call(function, with_self, kwargs);
   Py_DECREF(with_self);
   return result;
+}
+
+PyObject* module_call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  PyObject* const attributes = instance_dict(self);
+  if (attributes == nullptr) {
+    return nullptr;
+  }
+  if (calls_forward_only(self, attributes)) {
+    PyObject* const forward = _PyType_Lookup(Py_TYPE(self), names().forward);
+    if (is_native_forward(forward)) {
+      return run_step(reinterpret_cast<StepModuleObject*>(self), args, kwargs);
+    }
+    if (forward != nullptr && PyFunction_Check(forward)) {
+      return call_with_self(forward, self, args, kwargs);
+    }
+  }
+  return call_with_self(_PyType_Lookup(names().module_type, names().call), self, args, kwargs);
 }
 
 PyObject* step_module_run_step(PyObject* self, PyObject* args, PyObject* kwargs) {
@@ -214,8 +223,8 @@ void enable_fast_call(const py::handle& type_object) {
   TE_CHECK_TYPE(PyType_Check(type_object.ptr()), "enable_fast_call: type is a ",
                 Py_TYPE(type_object.ptr())->tp_name, "; a class is required.");
   auto* const type = reinterpret_cast<PyTypeObject*>(type_object.ptr());
-  if (_PyType_Lookup(type, names().call) == names().module_call) {
-    type->tp_call = step_module_call;
+  if (_PyType_Lookup(type, names().call) == names().original_call) {
+    type->tp_call = module_call;
   }
 }
 
@@ -239,8 +248,8 @@ void bind_step_module(py::module_& m) {
   }
   m.add_object("StepModule", type);
   m.def("enable_fast_call", &enable_fast_call, py::arg("type"),
-        "Give instances of this subclass of StepModule and nn.Module the C call, unless it defines "
-        "__call__ itself. To be called once for each class.");
+        "Give instances of this subclass of nn.Module the C call, unless it defines __call__ "
+        "itself. To be called once for each class.");
   m.def(
       "register_native_forward",
       [](const py::function& forward) {

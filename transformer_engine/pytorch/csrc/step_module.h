@@ -1,10 +1,11 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// StepModule: the C base class of every module with a native step, mixed in before torch.nn.Module.
-// enable_fast_call() gives its subclasses a call in C that goes straight to the module's step when
-// nothing asks for more: no hook on the module or globally, no compiled call, no overridden
-// forward. Anything else takes nn.Module's own path.
+// A call in C for subclasses of torch.nn.Module (enable_fast_call). It goes straight to the class's
+// forward when nothing asks for more: no hook on the module or globally, no compiled call, no
+// replaced forward. Anything else takes nn.Module's own path.
+// StepModule: the C base class of every module with a native step, mixed in before nn.Module. Where
+// the class's forward only runs the step (register_native_forward), the call runs it right away.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -29,6 +29,7 @@ from ..recipe_state import (
 from ..tensor import Float8Quantizer, QuantizedTensor
 from . import compiled, extra_state
 from .arguments import check_name
+from .fast_call import FastCallModule
 
 __all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "resolve_device"]
 
@@ -125,7 +126,7 @@ class WgradStore:
         return self.count
 
 
-class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
+class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
     """Base of all modules with a native step.
 
     Parameters
@@ -138,14 +139,6 @@ class TransformerEngineBaseModule(steps.StepModule, torch.nn.Module):
     _step_attributes: ClassVar[frozenset[str]] = frozenset()
     _module_count: ClassVar[int] = 0
     num_gemms: ClassVar[int] = 1
-
-    # What `module.__call__` and torch.compile find; calls go through the C function that
-    # enable_fast_call puts beside it.
-    __call__: Callable[..., Any] = torch.nn.Module.__call__
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        steps.enable_fast_call(cls)
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()

@@ -211,7 +211,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
             return lambda data: torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
         if (module, name) == ("_codecs", "encode"):  # bytes in protocol 2
             return lambda text, _: text.encode("latin1")
-        if (module, name) == ("builtins", "getattr"):  # some Python releases: members of enums
+        if name == "getattr" and module in ("builtins", "__builtin__"):  # enums of some Pythons
             return _Inert
         if (module, name) in self._PLAIN:
             return super().find_class(module, name)

@@ -28,6 +28,7 @@ from ...arguments import (
 )
 from ...constants import AttnTypes
 from ...module.base import resolve_device
+from ...module.fast_call import FastCallModule
 from ...quantization import FP8GlobalStateManager
 from ..backends.base import Runner
 from ..backends.candidates import backend_reasons, select_backend, switches_from_environment
@@ -74,7 +75,7 @@ class _CallSpec:
     max_seqlen_kv: int | None
 
 
-class DotProductAttention(torch.nn.Module):
+class DotProductAttention(FastCallModule):
     """Scaled dot-product attention.
 
     Parameters

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <transformer_engine/error.h>
 
+#include "allocate.h"
 #include "steps/node_support.h"
 
 namespace py = pybind11;
@@ -138,7 +139,7 @@ variable_list LinearNode::apply(variable_list&& grads) {
     const at::Tensor grad = grads[0].defined() ? grads[0] : at::zeros(output_sizes, options);
     at::Tensor grad_bias;
     if (wanted.bias) {
-      grad_bias = at::empty({output_sizes.back()}, options.dtype(biases[0].scalar_type()));
+      grad_bias = new_tensor({output_sizes.back()}, biases[0].scalar_type(), biases[0]);
     }
     const Operand grad_output =
         prepare_grad_output(state, linear->spec(), grad,

@@ -238,8 +238,9 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
     const auto options = at::TensorOptions().dtype(dtype).device(
         grads[0].defined() ? grads[0].device() : grad_layernorm.device());
     const at::Tensor grad = grads[0].defined() ? grads[0] : at::zeros(sizes, options);
-    at::Tensor grad_fc2_bias =
-        wants_fc2_bias ? at::empty(fc2_bias.sizes(), fc2_bias.options()) : at::Tensor();
+    at::Tensor grad_fc2_bias = wants_fc2_bias
+                                   ? new_tensor(fc2_bias.sizes(), fc2_bias.scalar_type(), fc2_bias)
+                                   : at::Tensor();
     const Operand grad_output = prepare_grad_output(
         state, fc2->spec(), grad, {.dtype = dtype, .needs_operand = wants_fc1 || wants_fc2_weight},
         wants_fc2_bias ? &grad_fc2_bias : nullptr);
@@ -260,7 +261,8 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
       const at::Tensor grad_activated =
           dgrad(grad_output, fc2_saved.unpack_weight(this, fc2->spec(), dtype), dtype, {});
       at::Tensor grad_fc1_bias =
-          wants_fc1_bias ? at::empty(fc1_bias.sizes(), fc1_bias.options()) : at::Tensor();
+          wants_fc1_bias ? new_tensor(fc1_bias.sizes(), fc1_bias.scalar_type(), fc1_bias)
+                         : at::Tensor();
       const Operand grad_fc1 = activation_backward_part(grad_activated, activated.fc1_output,
                                                         wants_norm || wants_fc1_weight,
                                                         wants_fc1_bias ? &grad_fc1_bias : nullptr);

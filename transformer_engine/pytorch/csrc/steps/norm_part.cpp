@@ -63,12 +63,11 @@ NormResult norm_forward(const NormSpec& spec, const at::Tensor& input,
   args.beta = vector_view(beta);
   args.epsilon = spec.epsilon;
   args.zero_centered_gamma = spec.zero_centered_gamma;
-  const auto options = input.options();
   if (request.wants_statistics) {
-    result.rstd = at::empty({args.input.rows}, options.dtype(at::kFloat));
+    result.rstd = new_tensor({args.input.rows}, at::kFloat, input);
     args.rstd = data_of(result.rstd);
     if (spec.kind == NormKind::kLayerNorm) {
-      result.mean = at::empty({args.input.rows}, options.dtype(at::kFloat));
+      result.mean = new_tensor({args.input.rows}, at::kFloat, input);
       args.mean = data_of(result.mean);
     }
   }
@@ -137,11 +136,11 @@ NormGradients norm_backward(const NormSpec& spec, const SavedNorm::Tensors& save
     args.grad_input = norm_view(spec, gradients.input);
   }
   if (wanted.gamma) {
-    gradients.gamma = at::empty_like(gamma);
+    gradients.gamma = new_tensor(gamma.sizes(), gamma.scalar_type(), gamma);
     args.grad_gamma = vector_view(gradients.gamma);
   }
   if (wanted.beta) {
-    gradients.beta = at::empty_like(gamma, gamma.options().dtype(beta_dtype));
+    gradients.beta = new_tensor(gamma.sizes(), beta_dtype, gamma);
     args.grad_beta = vector_view(gradients.beta);
   }
   transformer_engine::norm_backward(args, context_for(input));
