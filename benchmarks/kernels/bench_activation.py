@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 import transformer_engine_torch as tex
 from benchmarks.harness import Case, Comparison, main
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
+import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 import transformer_engine_torch as tex
 from benchmarks.harness import Case, Comparison, main
 

@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 import transformer_engine_torch as tex
 from benchmarks.harness import Case, Comparison, main
 

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ import torch
 from benchmarks import harness
 from benchmarks.compare import compare
 from benchmarks.harness import Case, Comparison, Timing
+
+BENCHMARKS = Path(harness.__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +107,11 @@ def test_compare_tells_a_change_from_noise() -> None:
     (same,) = compare(before, document(1.1, 1.3, 1.5))
     assert not same.is_slower and not same.is_faster
     assert compare({"benchmarks": {}}, before) == []
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*/bench_*.py")), ids=lambda p: p.stem)
+def test_every_benchmark_starts_by_itself(path: Path) -> None:
+    name = f"benchmarks.{path.parent.name}.{path.stem}"
+    command = [sys.executable, "-m", name, "--only", "no case has this name"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=BENCHMARKS.parent)
+    assert done.returncode == 0, done.stderr
