@@ -13,12 +13,14 @@ all of them; each round times one batch of calls per case, and the median over t
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
 import json
 import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +34,26 @@ import transformer_engine_torch as tex
 # One batch lasts at least this long, so that the clock's resolution and its call vanish.
 BATCH_SECONDS = 2e-3
 WARM_UP_SECONDS = 0.05
+
+
+_HUGE_PAGE_BYTES = 2 << 20
+_MADV_HUGEPAGE = 14  # linux/mman.h
+
+
+def warm_empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Memory as the library allocates its large results: huge pages where possible, touched.
+
+    Buffers of small pages lie anew in every process, and with them speeds of memory-bound cases by
+    a fifth.
+    """
+    tensor = torch.empty(*shape, dtype=dtype)
+    begin = -(-tensor.data_ptr() // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
+    length = (tensor.data_ptr() + tensor.nbytes - begin) // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
+    if sys.platform == "linux" and length > 0:
+        advise = ctypes.CDLL(None).madvise
+        advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        advise(begin, length, _MADV_HUGEPAGE)  # may fail: pages are small then
+    return tensor.zero_()
 
 
 @dataclass(frozen=True, slots=True)

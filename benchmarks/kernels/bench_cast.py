@@ -3,24 +3,26 @@
 """FP8 casts against torch operators of equal or similar traffic.
 
 The promise is about bandwidth: a BF16 -> E4M3 quantize with amax moves 3 bytes per element, torch's
-BF16 `copy_` 4; the ratio compares bytes per second; two threads are compared with one. Buffers are
-warm and reused.
+BF16 `copy_` 4; the ratio compares bytes per second. Two threads are compared with one thread of the
+copy: 1.5 times what is promised of one thread. Buffers are warm and reused, in huge pages where
+the system has them, as the library allocates.
 """
 
+import dataclasses
 from collections.abc import Iterator
 
 import torch
 
 import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 import transformer_engine_torch as tex
-from benchmarks.harness import Case, Comparison, main
+from benchmarks.harness import Case, Comparison, main, warm_empty
 
 E4M3 = 7  # DType.kFloat8E4M3
 DTYPE_OF = {torch.float32: 4, torch.float16: 5, torch.bfloat16: 6}  # values of DType
 
 
 def _copy(source: torch.Tensor) -> Case:
-    target = torch.empty_like(source)
+    target = warm_empty(*source.shape, dtype=source.dtype)
     moved = 2 * source.numel() * source.element_size()
     return Case(f"torch copy_ {str(source.dtype)[6:]}", lambda: target.copy_(source), moved)
 
@@ -29,8 +31,8 @@ def quantize(
     rows: int, cols: int, dtype: torch.dtype, threads: int, *, goal: float | None = None
 ) -> Comparison:
     """Row-wise codes with amax, against torch's copy and its own cast (without amax)."""
-    x = torch.randn(rows, cols, dtype=torch.float32).to(dtype)
-    data = torch.empty(rows, cols, dtype=torch.uint8)
+    x = warm_empty(rows, cols, dtype=dtype).copy_(torch.randn(rows, cols))
+    data = warm_empty(rows, cols, dtype=torch.uint8)
     scale, scale_inv, amax = torch.full((1,), 1.7), torch.empty(1), torch.zeros(1)
     as_fp8 = torch.empty(rows, cols, dtype=torch.float8_e4m3fn)
     moved = x.numel() * (x.element_size() + 1)
@@ -40,7 +42,11 @@ def quantize(
 
     baselines = [_copy(x), Case("torch copy_ to float8 (no amax)", lambda: as_fp8.copy_(x), moved)]
     if threads > 1:
-        baselines.insert(0, Case("quantize_fp8 on one thread", ours, moved, threads=1))
+        one_thread = [
+            dataclasses.replace(baselines[0], name="torch copy_ on one thread", threads=1),
+            Case("quantize_fp8 on one thread", ours, moved, threads=1),
+        ]
+        baselines = one_thread + baselines
     return Comparison(
         f"quantize {str(dtype)[6:]} -> e4m3 + amax, {rows}x{cols}",
         Case("quantize_fp8", ours, moved),
@@ -137,7 +143,7 @@ def delayed_update(length: int, tensors: int) -> Comparison:
 def comparisons() -> Iterator[Comparison]:
     """All problems; 4096 x 8192 BF16 are 64 MiB."""
     yield quantize(4096, 8192, torch.bfloat16, 1, goal=0.9)
-    yield quantize(4096, 8192, torch.bfloat16, 2, goal=1.5)
+    yield quantize(4096, 8192, torch.bfloat16, 2, goal=1.5 * 0.9)
     for rows, cols in ((1024, 1024), (64, 1024)):
         yield quantize(rows, cols, torch.bfloat16, 1)
     for dtype in (torch.float32, torch.float16):
