@@ -78,12 +78,56 @@ def test_unknown_names_are_refused():
         pass
 
 
-@pytest.mark.parametrize("states", [None, [1], {"a": 3}, {1: torch.Generator()}])
-def test_set_states_needs_a_dict_of_streams(states):
+@pytest.mark.parametrize(
+    ("states", "received"),
+    [
+        (None, "states is None; a dict of str"),
+        ([1], r"states is \[1\]; a dict of str"),
+        ({"a": 3}, r"states\['a'\] is 3; a dict of str"),
+        ({1: torch.Generator()}, "states has the key 1; a dict of str"),
+    ],
+)
+def test_set_states_needs_a_dict_of_streams(states, received):
     tracker = make_tracker(a=7)
-    with pytest.raises(TypeError, match="states is a"):
+    with pytest.raises(TypeError, match=f"CudaRNGStatesTracker.set_states: {received}"):
         tracker.set_states(states)
     assert sorted(tracker.states_) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "error", "received"),
+    [
+        ("c", "x", TypeError, "seed is 'x'"),
+        ("c", 1.5, TypeError, "seed is 1.5"),
+        ("c", [1], TypeError, r"seed is \[1\]"),
+        ("c", 2**70, ValueError, f"seed is {2**70}"),
+        ("c", -(2**63) - 1, ValueError, f"seed is {-(2**63) - 1}"),
+        (["c"], 1, TypeError, r"name is \['c'\]; a str is required"),
+    ],
+)
+def test_streams_need_a_name_and_a_seed(name, seed, error, received):
+    tracker = make_tracker(a=7)
+    with pytest.raises(error, match=f"CudaRNGStatesTracker.add: {received}"):
+        tracker.add(name, seed)
+    assert (sorted(tracker.states_), tracker.seeds_) == (["a"], {7})
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, 2**64 - 1])
+def test_the_ends_of_the_range_of_seeds_work(seed):
+    assert draw(make_tracker(a=seed), "a").shape == (4,)
+
+
+@pytest.mark.parametrize("is_tensor", [False, True])
+def test_states_are_a_snapshot_that_can_be_restored_again(is_tensor):
+    tracker = make_tracker(a=7)
+    if is_tensor:
+        tracker.set_states({"a": tracker.states_["a"].get_state()})
+    saved = tracker.get_states()
+    first = draw(tracker, "a")
+    for _ in range(2):
+        tracker.set_states(saved)
+        assert torch.equal(draw(tracker, "a"), first)
+    assert not torch.equal(draw(tracker, "a"), first)
 
 
 def test_get_states_gives_a_dict_of_its_own_with_generators():

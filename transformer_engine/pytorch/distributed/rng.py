@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from ..arguments import received
 from ..cpp_extensions.report import backend_statuses
 
 _MODEL_PARALLEL_RNG_TRACKER_NAME = "model-parallel-rng"
@@ -92,26 +94,30 @@ class CudaRNGStatesTracker:
         self.seeds_ = set()
 
     def get_states(self) -> dict[str, RNGState]:
-        """A new dict of the streams. The generators in it are the live ones, not copies."""
-        return dict(self.states_)
+        """Copies of all streams as they are now, for `set_states`.
+
+        `get_all_rng_states` gives the live generators, which draws change.
+        """
+        return {name: _copy(state) for name, state in self.states_.items()}
 
     def set_states(self, states: dict[str, RNGState]) -> None:
-        """Replace all streams.
+        """Replace all streams by copies of the given ones, which can thus be set again later.
 
         Raises
         ------
         TypeError
             If `states` is no dict of str to torch.Generator or torch.Tensor.
         """
-        if not isinstance(states, dict) or not all(
-            isinstance(name, str) and isinstance(state, (torch.Generator, torch.Tensor))
-            for name, state in states.items()
-        ):
-            raise TypeError(
-                f"{type(self).__name__}.set_states: states is a {type(states).__name__}; a dict of "
-                "str to torch.Generator or torch.Tensor is required."
-            )
-        self.states_ = dict(states)
+        who = f"{type(self).__name__}.set_states"
+        rule = "a dict of str to torch.Generator or torch.Tensor is required. Pass what get_states"
+        if not isinstance(states, dict):
+            raise TypeError(f"{who}: states is {received(states)}; {rule}() gave.")
+        for name, state in states.items():
+            if not isinstance(name, str):
+                raise TypeError(f"{who}: states has the key {received(name)}; {rule}() gave.")
+            if not isinstance(state, (torch.Generator, torch.Tensor)):
+                raise TypeError(f"{who}: states[{name!r}] is {received(state)}; {rule}() gave.")
+        self.states_ = {name: _copy(state) for name, state in states.items()}
 
     def add(self, name: str, seed: int) -> None:
         """Make a stream from a seed. The default generator is not disturbed.
@@ -120,7 +126,10 @@ class CudaRNGStatesTracker:
         ------
         RuntimeError
             If the name or the seed was used before: two streams of one seed would be equal.
+        TypeError, ValueError
+            If the name is no str, or the seed no int in -2**63 .. 2**64 - 1.
         """
+        name, seed = _checked_stream(f"{type(self).__name__}.add", name, seed)
         if seed in self.seeds_:
             raise RuntimeError(
                 f"{type(self).__name__}.add: seed {seed} was used before; every stream needs its "
@@ -163,6 +172,20 @@ class CudaRNGStatesTracker:
             _enter_stream(default, outside)
 
 
+def _checked_stream(who: str, name: Any, seed: Any) -> tuple[str, int]:
+    """Name and seed of a new stream."""
+    if not isinstance(name, str):
+        raise TypeError(f"{who}: name is {received(name)}; a str is required. Pass str(name).")
+    rule = "an int in -2**63 .. 2**64 - 1 is required. Pass an int in that range."
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"{who}: seed is {received(seed)}; {rule}") from None
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"{who}: seed is {number}; {rule}")
+    return name, number
+
+
 def get_all_rng_states() -> dict[str, RNGState]:
     """Streams of all living trackers, by name; those of `set_all_rng_states` too."""
     states = dict(_loose_states)
@@ -203,14 +226,23 @@ class SavedStreams:
     @contextlib.contextmanager
     def replay(self) -> Iterator[None]:
         """Within the context the streams are as they were saved; the live ones stand still."""
-        live = [(tracker, tracker.get_states()) for tracker, _ in self._saved]
+        live = [(tracker, _live_states(tracker)) for tracker, _ in self._saved]
         for tracker, states in self._saved:
             tracker.set_states({name: _copy(state) for name, state in states.items()})
         try:
             yield
         finally:
             for tracker, states in live:
-                tracker.set_states(states)
+                if isinstance(tracker, CudaRNGStatesTracker):
+                    tracker.states_ = states
+                else:
+                    tracker.set_states(states)
+
+
+def _live_states(tracker: Any) -> dict[str, RNGState]:
+    """The streams themselves, which a captured graph may hold, where the tracker is ours."""
+    is_ours = isinstance(tracker, CudaRNGStatesTracker)
+    return tracker.states_ if is_ours else tracker.get_states()
 
 
 def _copy(state: RNGState) -> RNGState:
