@@ -137,8 +137,8 @@ LIMITS: dict[str, Limit] = {
     "LayerNormMLP": Limit(0, 3, 1, _allocations(6, 12, 14), _allocations(16, 25, 28)),
     "LayerNorm": Limit(0, 3, 1, _allocations(3, 3, 3), _allocations(6, 6, 6)),
     "RMSNorm": Limit(0, 3, 1, _allocations(2, 2, 2), _allocations(4, 4, 4)),
-    "DotProductAttention": Limit(10, 13, 1, _allocations(4, 4, 4), _allocations(10, 10, 10)),
-    "MultiheadAttention": Limit(18, 21, 4, _allocations(9, 16, 17), _allocations(25, 36, 37)),
-    "TransformerLayer": Limit(24, 27, 7, _allocations(17, 30, 33), _allocations(44, 64, 68)),
+    "DotProductAttention": Limit(15, 18, 1, _allocations(4, 4, 4), _allocations(10, 10, 10)),
+    "MultiheadAttention": Limit(23, 26, 4, _allocations(9, 16, 17), _allocations(25, 36, 37)),
+    "TransformerLayer": Limit(29, 32, 7, _allocations(17, 30, 33), _allocations(44, 64, 68)),
 }
 REGION_CALLS = {"delayed": 1, "current": 1}

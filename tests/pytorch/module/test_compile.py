@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,6 +47,13 @@ def _fresh_compiler() -> Iterator[None]:
     torch._dynamo.utils.counters.clear()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(scope="session")
+def needs_cpp_compiler() -> None:
+    """inductor compiles its kernels for the CPU."""
+    if shutil.which("g++") is None:
+        pytest.skip("inductor needs a C++ compiler; install g++")
 
 
 def graphs() -> int:
@@ -131,6 +139,55 @@ def test_transformer_layer_compiles_as_a_whole(options):
         torch.manual_seed(1)
         assert_all_identical(actual, train(lambda t: twin(t, **inputs), twin, x, recipe))
     assert graphs() == 1
+
+
+def residual(module: nn.Module, scale: torch.Tensor) -> Callable[[torch.Tensor], Any]:
+    """The module's input is a buffer of the graph, which is used once more afterwards."""
+
+    def call(x: torch.Tensor) -> Any:
+        h = x * scale
+        result = module(h)
+        parts = result if isinstance(result, tuple) else (result,)
+        return h + sum(part[..., :HIDDEN] for part in parts)
+
+    return call
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("kind", [*MODULES, "with-outputs"])
+def test_reused_buffers_of_a_compiled_graph(kind, recipe, needs_cpp_compiler):
+    """inductor writes into memory that nothing in the graph needs any more."""
+    if kind == "with-outputs":
+        module = te.LayerNormLinear(HIDDEN, FFN, return_layernorm_output=True, device="cpu")
+    else:
+        module = MODULES[kind]()
+    twin, scale = copy.deepcopy(module), torch.nn.Parameter(torch.tensor(1.5))
+    x = random_tensor((5, 2, HIDDEN), seed=4)
+    call = torch.compile(residual(module, scale), fullgraph=True)  # inductor
+    actual = train(call, module, x, recipe)
+    expected = train(residual(twin, scale), twin, x, recipe)
+    assert len(actual) == len(expected)
+    for got, want in zip(actual, expected, strict=True):
+        # Only torch's own sums around the module may round in another order.
+        bound = 16 * torch.finfo(torch.float32).eps * want.detach().abs().max().clamp(min=1)
+        assert (got - want).abs().max() <= bound
+
+
+def test_parameters_computed_in_the_graph_keep_their_values(needs_cpp_compiler):
+    module = MODULES["Linear"]()
+    names, values = zip(*module.named_parameters(), strict=True)
+
+    def call(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        scaled = {name: value * scale for name, value in zip(names, values, strict=True)}
+        output = torch.func.functional_call(module, scaled, (x,))
+        return output.sum() + sum((value + 1).square().sum() for value in scaled.values())
+
+    found = []
+    for function in (torch.compile(call), call):
+        x, scale = random_tensor((5, HIDDEN), seed=4).requires_grad_(), torch.tensor(1.5)
+        found.append(torch.autograd.grad(function(x, scale.requires_grad_()), (x, scale)))
+    for got, want in zip(*found, strict=True):
+        assert (got - want).abs().max() <= 1e-5 * want.abs().max().clamp(min=1)
 
 
 def test_layers_built_alike_share_one_graph():

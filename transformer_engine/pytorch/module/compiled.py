@@ -137,6 +137,37 @@ def _with_parameters(module: Any, names: Sequence[str], tensors: Sequence[Tensor
         yield given
 
 
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class _SavedMemory:
+    """What a node saves, in memory of its own.
+
+    A graph knows nothing of what hides in a holder: it may reuse the memory of an argument or of a
+    result for something else before the backward runs.
+    """
+
+    def __init__(self, foreign: Sequence[Tensor]) -> None:
+        self._foreign = {_address(tensor) for tensor in foreign}
+        self._saved: set[int] = set()
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """Keep a tensor for the backward."""
+        kept = tensor.clone() if _address(tensor) in self._foreign else tensor
+        self._saved.add(_address(kept))
+        return kept
+
+    def result(self, tensor: Tensor) -> Tensor:
+        """A result of the operator: detached, and none of what was kept."""
+        tensor = tensor.detach()
+        return tensor.clone() if _address(tensor) in self._saved else tensor
+
+
+def _unpack(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 @torch.library.custom_op("transformer_engine::module_forward", mutates_args=())
 def module_forward(  # noqa: PLR0913  # an operator takes no structures
     handle: Tensor,
@@ -150,7 +181,7 @@ def module_forward(  # noqa: PLR0913  # an operator takes no structures
     is_first_microbatch: bool | None,
     with_layernorm_output: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(output, norm's output or [0], holder of (outputs, differentiated tensors) or [0])."""
+    """(output, norm's output or [0], holder of (their edges, differentiated tensors) or [0])."""
     module: Any = _modules[int(handle)]
     flags = {} if is_first_microbatch is None else {"is_first_microbatch": is_first_microbatch}
     with (
@@ -159,7 +190,10 @@ def module_forward(  # noqa: PLR0913  # an operator takes no structures
         _with_parameters(module, names.split(), parameters) as used,
     ):
         source = inp.detach().requires_grad_(requires_grad[0])
-        result = steps.call_above_autograd(lambda: module._run_step(source, **flags))
+        own = {_address(parameter) for parameter in module.parameters()}
+        saved = _SavedMemory([inp, *(p for p in parameters if _address(p) not in own)])
+        with torch.autograd.graph.saved_tensors_hooks(saved.pack, _unpack):
+            result = steps.call_above_autograd(lambda: module._run_step(source, **flags))
     results = result if isinstance(result, tuple) else (result,)
     output = results[0]
     layernorm_output = results[-1] if with_layernorm_output else inp.new_empty(0)
@@ -167,8 +201,9 @@ def module_forward(  # noqa: PLR0913  # an operator takes no structures
         return output, layernorm_output, torch.empty(0, dtype=torch.int64)
     leaves = [t for t, wanted in zip((source, *used), requires_grad, strict=True) if wanted]
     outputs = (output, layernorm_output) if with_layernorm_output else (output,)
-    holder = steps.hold_object((outputs, leaves))
-    return output.detach(), layernorm_output.detach(), holder
+    edges = [torch.autograd.graph.get_gradient_edge(tensor) for tensor in outputs]
+    holder = steps.hold_object((edges, leaves))
+    return saved.result(output), saved.result(layernorm_output), holder
 
 
 @module_forward.register_fake
@@ -194,8 +229,8 @@ def module_backward(
     inp_dtype: torch.dtype,
 ) -> list[Tensor]:
     """Gradients of those of (inp, *parameters) that require one."""
-    outputs, leaves = steps.held_object(holder)
-    found = torch.autograd.grad(outputs, leaves, gradients, retain_graph=True)
+    edges, leaves = steps.held_object(holder)
+    found = torch.autograd.grad(edges, leaves, gradients, retain_graph=True)
     # An operator's results may share memory neither with its arguments nor with each other.
     taken = {tensor.untyped_storage().data_ptr() for tensor in (*gradients, *parameters)}
     results = []
