@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from ..environment import read_text
+from .field_errors import default_remedy, either
 from .formats import Format, QParams
 
 BackwardOverride = Literal["high_precision", "dequantized"]
@@ -31,6 +32,8 @@ class Recipe:
     # layer. An instance attribute of the same name shadows this default.
     _native: ClassVar[Any] = None
     _cached_repr: ClassVar[str | None] = None
+    # Format fields whose recipe cannot use every format.
+    _formats: ClassVar[Mapping[str, tuple[Format, ...]]] = {}
 
     @classmethod
     def _family(cls) -> str:
@@ -126,10 +129,22 @@ class DerivedParams(Generic[_RecipeT]):
         return self._default if instance is None else self._build(instance)
 
 
-def check_format(recipe: Recipe, name: str, value: Format, allowed: tuple[Format, ...]) -> None:
-    """Raise ValueError unless a format argument is one of those the recipe can use."""
-    if value not in allowed:
-        choices = " or ".join(f"Format.{choice.name}" for choice in allowed)
+def check_formats(recipe: Recipe) -> None:
+    """Raise ValueError unless each format argument is one of those the recipe can use."""
+    for name, allowed in recipe._formats.items():
+        value = getattr(recipe, name)
+        if value not in allowed:
+            raise ValueError(
+                f"{type(recipe).__name__}: {name} is {value}; "
+                f"{either([str(choice) for choice in allowed])} is required. "
+                f"{default_remedy(type(recipe), name)}"
+            )
+
+
+def check_at_least_1(recipe: Recipe, name: str) -> None:
+    """Raise ValueError for a count below 1."""
+    if getattr(recipe, name) < 1:
         raise ValueError(
-            f"{type(recipe).__name__}: {name} is Format.{value.name}; {choices} is required."
+            f"{type(recipe).__name__}: {name} is {getattr(recipe, name)}; at least 1 is required. "
+            f"{default_remedy(type(recipe), name)}"
         )

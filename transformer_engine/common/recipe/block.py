@@ -12,12 +12,13 @@ from .base import (
     BackwardOverride,
     DerivedParams,
     Recipe,
-    check_format,
+    check_formats,
 )
+from .field_errors import default_remedy, described_fields
 from .formats import Format, MMParams, QParams
 
 _FP32_SCALES_DEFAULT = read_switch("NVTE_FP8_BLOCK_SCALING_FP32_SCALES")
-_FP8_FORMATS = (Format.E4M3, Format.HYBRID)
+_FORMATS = {"fp8_format": (Format.E4M3, Format.HYBRID)}
 
 
 @dataclass(repr=False)
@@ -50,12 +51,15 @@ class MXFP8BlockScaling(Recipe):
     backward_override: BackwardOverride | None = BACKWARD_OVERRIDE_DEFAULT
     enable_2d_quantization: bool = False
 
+    _described = described_fields()
+    _formats = _FORMATS
+
     @classmethod
     def _family(cls) -> str:
         return "mxfp8"
 
     def __post_init__(self) -> None:
-        check_format(self, "fp8_format", self.fp8_format, _FP8_FORMATS)
+        check_formats(self)
 
 
 @dataclass(repr=False)
@@ -101,6 +105,9 @@ class Float8BlockScaling(Recipe):
     fp8_mha: bool = False
     backward_override: BackwardOverride | None = BACKWARD_OVERRIDE_DEFAULT
 
+    _described = described_fields()
+    _formats = _FORMATS
+
     @staticmethod
     def _quant_params(recipe: Float8BlockScaling) -> QParams:
         return QParams(power_2_scale=not recipe.use_f32_scales)
@@ -114,7 +121,7 @@ class Float8BlockScaling(Recipe):
         return "float8_block_scaling"
 
     def __post_init__(self) -> None:
-        check_format(self, "fp8_format", self.fp8_format, _FP8_FORMATS)
+        check_formats(self)
         self._check_block_dims()
         for name in ("fp8_gemm_fprop", "fp8_gemm_dgrad", "fp8_gemm_wgrad"):
             if not getattr(self, name).use_split_accumulator:
@@ -134,7 +141,8 @@ class Float8BlockScaling(Recipe):
         for name in operands:
             if getattr(self, name) not in (1, 2):
                 raise ValueError(
-                    f"{type(self).__name__}: {name} is {getattr(self, name)}; 1 or 2 is required."
+                    f"{type(self).__name__}: {name} is {getattr(self, name)}; 1 or 2 is required. "
+                    f"{default_remedy(type(self), name)}"
                 )
         for first, second in ((0, 1), (1, 2), (0, 2)):  # fprop, dgrad, wgrad
             names = (operands[first], operands[second])

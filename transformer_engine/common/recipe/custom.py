@@ -7,9 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
-from .base import BACKWARD_OVERRIDE_DEFAULT, BackwardOverride, Recipe
+from .base import BACKWARD_OVERRIDE_DEFAULT, BackwardOverride, Recipe, check_at_least_1
+from .field_errors import described_fields
 from .formats import Format
 
 
@@ -43,13 +46,25 @@ class CustomRecipe(Recipe):
     backward_override: BackwardOverride | None = BACKWARD_OVERRIDE_DEFAULT
     quantization_alignment: int = 128
 
+    _described = described_fields()
+
     @classmethod
     def _family(cls) -> str:
         return "custom"
 
-    def __post_init__(self) -> None:
-        if self.quantization_alignment < 1:
+    @model_validator(mode="before")
+    @classmethod
+    def _check_presence(cls, given: Any) -> Any:
+        if (
+            isinstance(given, ArgsKwargs)
+            and not given.args
+            and "qfactory" not in (given.kwargs or {})
+        ):
             raise ValueError(
-                f"{type(self).__name__}: quantization_alignment is {self.quantization_alignment}; "
-                "at least 1 is required."
+                f"{cls.__name__}: qfactory is missing; a callable is required. Pass the function "
+                "that makes a quantizer for a role."
             )
+        return given
+
+    def __post_init__(self) -> None:
+        check_at_least_1(self, "quantization_alignment")

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from pydantic.dataclasses import dataclass
 
+from .field_errors import described_fields
+
 
 class FormatLimits(NamedTuple):
     """Largest finite magnitudes of the formats of the forward and the backward pass."""
@@ -52,6 +54,8 @@ class MMParams:
 
     use_split_accumulator: bool = True
 
+    _described = described_fields()
+
 
 @dataclass(frozen=True)
 class QParams:
@@ -76,3 +80,5 @@ class QParams:
     random_hadamard_transform: bool = False
     stochastic_rounding: bool = False
     fp4_2d_quantization: bool = False
+
+    _described = described_fields()

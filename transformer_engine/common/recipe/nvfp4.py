@@ -14,8 +14,9 @@ from .base import (
     BackwardOverride,
     DerivedParams,
     Recipe,
-    check_format,
+    check_formats,
 )
+from .field_errors import described_fields
 from .formats import Format, QParams
 
 _TensorSet = Literal["none", "weights", "activations", "all"]
@@ -29,6 +30,7 @@ _USE_256: _TensorSet = read_text("NVTE_NVFP4_4OVER6_E4M3_USE_256")  # type: igno
 _ERR_MODE: Literal["MAE", "MSE"] = read_text(  # type: ignore[assignment]
     "NVTE_NVFP4_4OVER6_ERR_MODE"
 ).upper()
+_FORMATS = {"fp4_format": (Format.E2M1,), "fp8_format": (Format.E4M3,)}
 
 
 def _input_params(disable_rht: bool) -> QParams:
@@ -97,6 +99,9 @@ class NVFP4BlockScaling(Recipe):
     fp8_mha: bool = False
     backward_override: BackwardOverride | None = BACKWARD_OVERRIDE_DEFAULT
 
+    _described = described_fields()
+    _formats = _FORMATS
+
     @staticmethod
     def _build_input_params(recipe: NVFP4BlockScaling) -> QParams:
         return _input_params(recipe.disable_rht)
@@ -120,5 +125,4 @@ class NVFP4BlockScaling(Recipe):
         return "nvfp4"
 
     def __post_init__(self) -> None:
-        check_format(self, "fp4_format", self.fp4_format, (Format.E2M1,))
-        check_format(self, "fp8_format", self.fp8_format, (Format.E4M3,))
+        check_formats(self)

@@ -15,12 +15,19 @@ from .base import (
     BackwardOverride,
     DerivedParams,
     Recipe,
-    check_format,
+    check_at_least_1,
+    check_formats,
 )
+from .field_errors import described_fields
 from .formats import Format, MMParams, QParams
 
 _POWER_2_SCALES_DEFAULT = read_switch("NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES")
-_FP8_FORMATS = (Format.E4M3, Format.HYBRID)
+# Of delayed scaling. fp8_max is 2**8.8 (E4M3) or 2**15.8 (E5M2); the scale and its inverse are
+# normal FP32 numbers while 2**-126 <= fp8_max / 2**margin / amax <= 2**126, thus for all
+#     2**(15.8 + 64 - 126) <= 2**-46 <= amax <= 2**70 <= 2**(8.8 - 64 + 126)
+# with -64 <= margin <= 64. All amaxes of FP16 (2**-24 to 2**16) lie inside.
+_MAX_MARGIN = 64
+_FORMATS = {"fp8_format": (Format.E4M3, Format.HYBRID)}
 
 
 @dataclass(repr=False)
@@ -33,7 +40,8 @@ class DelayedScaling(Recipe):
     Parameters
     ----------
     margin : int, default 0
-        Headroom in powers of two.
+        Headroom in powers of two, -64..64: with these the scale and its inverse are normal FP32
+        numbers for all amaxes in ``2**-46 .. 2**70``.
     fp8_format : Format, default Format.HYBRID
         E4M3 or HYBRID.
     amax_history_len : int, default 1024
@@ -65,16 +73,21 @@ class DelayedScaling(Recipe):
     fp8_mha: bool = False
     backward_override: BackwardOverride | None = BACKWARD_OVERRIDE_DEFAULT
 
+    _described = described_fields()
+    _formats = _FORMATS
+
     @classmethod
     def _family(cls) -> str:
         return "delayed"
 
     def __post_init__(self) -> None:
-        check_format(self, "fp8_format", self.fp8_format, _FP8_FORMATS)
-        if self.amax_history_len < 1:
+        check_formats(self)
+        check_at_least_1(self, "amax_history_len")
+        if not -_MAX_MARGIN <= self.margin <= _MAX_MARGIN:
             raise ValueError(
-                f"{type(self).__name__}: amax_history_len is {self.amax_history_len}; "
-                "at least 1 is required."
+                f"{type(self).__name__}: margin is {self.margin}; -{_MAX_MARGIN}..{_MAX_MARGIN} is "
+                "required, beyond it scales of ordinary tensors leave the range of FP32. The "
+                "default is 0."
             )
         if self.backward_override is not None:
             raise ValueError(
@@ -121,6 +134,9 @@ class Float8CurrentScaling(Recipe):
     fp8_mha: bool = False
     backward_override: BackwardOverride | None = BACKWARD_OVERRIDE_DEFAULT
 
+    _described = described_fields()
+    _formats = _FORMATS
+
     @staticmethod
     def _quant_params(recipe: Float8CurrentScaling) -> QParams:
         return QParams(power_2_scale=recipe.use_power_2_scales)
@@ -134,4 +150,4 @@ class Float8CurrentScaling(Recipe):
         return "float8_current_scaling"
 
     def __post_init__(self) -> None:
-        check_format(self, "fp8_format", self.fp8_format, _FP8_FORMATS)
+        check_formats(self)
