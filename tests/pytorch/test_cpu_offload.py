@@ -246,6 +246,21 @@ def test_backward_can_run_twice(host_is_device):
     assert torch.equal(x.grad, 2 * first)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "received"),
+    [
+        ((True, -1, 2), ValueError, "num_layers is -1; it must be an int, at least 0"),
+        ((False, "x", 2), TypeError, "num_layers is 'x'; it must be an int"),
+        ((True, 1, "x"), TypeError, "model_layers is 'x'; it must be an int"),
+        ((True, 0, -1), ValueError, "model_layers is -1"),
+        (("x", 1, 2), TypeError, "enabled is 'x'; it must be True or False"),
+    ],
+)
+def test_numbers_of_layers_and_flags_are_checked(arguments, error, received):
+    with pytest.raises(error, match=f"get_cpu_offload_context: {received}"):
+        get_cpu_offload_context(*arguments)
+
+
 def test_misuse_of_context_and_function():
     context, sync = get_cpu_offload_context(True, 1, 3)
     x = torch.ones(2, requires_grad=True)

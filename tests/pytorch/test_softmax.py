@@ -166,8 +166,34 @@ MASK = torch.zeros(2, 1, 3, 4, dtype=torch.bool)
             ValueError,
             "softmax_scale is 0.5 with softmax_in_fp32=False",
         ),
+        (lambda: scaled_softmax(X, "x"), TypeError, "scaled_softmax: scale is 'x'; it must be a"),
+        (lambda: scaled_softmax(X, float("nan")), ValueError, "scaled_softmax: scale is nan"),
+        (lambda: scaled_softmax([1.0]), TypeError, r"scaled_softmax: x is \[1.0\]"),
+        (lambda: scaled_masked_softmax(X, MASK, None), TypeError, "scale is None"),
+        (lambda: scaled_masked_softmax(X, "x"), TypeError, "mask is 'x'"),
+        (lambda: scaled_upper_triang_masked_softmax(X[0, :, :1, :1], "x"), TypeError, "scale is"),
+        (lambda: scaled_aligned_causal_masked_softmax(X, "x"), TypeError, "scale is 'x'"),
+        (lambda: FusedScaleMaskSoftmax("x"), TypeError, "mask_func is 'x'"),
+        (lambda: FusedScaleMaskSoftmax(fill, "x"), TypeError, "softmax_in_fp32 is 'x'"),
+        (
+            lambda: FusedScaleMaskSoftmax(fill)(X.long(), None, "causal"),
+            TypeError,
+            "forward: inp has dtype torch.int64; probabilities need a floating-point",
+        ),
+        (lambda: FusedScaleMaskSoftmax(fill)(X > 0, None, "no_mask"), TypeError, "inp has dtype"),
+        (lambda: FusedScaleMaskSoftmax(fill)(3, None, "no_mask"), TypeError, "inp is 3"),
+        (lambda: FusedScaleMaskSoftmax(fill)(X, "x", "padding"), TypeError, "mask is 'x'"),
+        (
+            lambda: FusedScaleMaskSoftmax(fill)(X, None, "causal", "x"),
+            TypeError,
+            "forward: softmax_scale is 'x'; it must be a finite number",
+        ),
     ],
 )
 def test_refusals(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_scale_may_be_a_tensor_of_one_number():
+    assert_identical(scaled_softmax(X, torch.tensor([0.5])), scaled_softmax(X, 0.5))

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from .arguments import check_flag, check_int
+
 # Smaller tensors cost more in launches than they free.
 _MIN_OFFLOAD_NUMEL = 256 * 1024
 
@@ -457,8 +459,17 @@ def get_cpu_offload_context(  # noqa: PLR0913  # frozen public signature
     Raises
     ------
     ValueError
-        For arguments that do not fit together.
+        For arguments that do not fit together, and negative numbers of layers.
+    TypeError
+        For numbers of layers that are no int, and flags that are no bool.
     """
+    _check_kinds(
+        num_layers,
+        model_layers,
+        enabled=enabled,
+        manual_synchronization=manual_synchronization,
+        retain_pinned_cpu_buffers=retain_pinned_cpu_buffers,
+    )
     if not enabled:
         nothing = (contextlib.nullcontext(), _identity)
         if not manual_synchronization:
@@ -480,6 +491,15 @@ def get_cpu_offload_context(  # noqa: PLR0913  # frozen public signature
     if manual_synchronization:
         return context, context.sync, ManualOffloadSynchronizer(context)
     return context, context.sync
+
+
+def _check_kinds(num_layers: Any, model_layers: Any, **flags: Any) -> None:
+    who = "get_cpu_offload_context"
+    for name, value in flags.items():
+        check_flag(who, name, value)
+    if num_layers is not None:
+        check_int(who, "num_layers", num_layers, minimum=0)
+    check_int(who, "model_layers", model_layers, minimum=0)
 
 
 def _check_arguments(activations: bool, weights: bool, double_buffering: bool) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from transformer_engine.common.environment import read_switch
 
+from .arguments import check_callables, check_flag, check_number, check_tensor
 from .attention.masks import get_attention_mask, normalize_mask_type
 from .cpp_extensions.softmax import (
     scaled_aligned_causal_masked_softmax_forward,
@@ -58,8 +59,15 @@ class _ScaledSoftmax(torch.autograd.Function):
         return None, scaled_softmax_backward(grad, out, ctx.scale), None, None
 
 
+def _check_scale(who: str, name: str, scale: Any) -> float:
+    """A finite number, or a tensor of one."""
+    if isinstance(scale, Tensor) and scale.numel() == 1 and not scale.is_complex():
+        scale = scale.item()
+    return check_number(who, name, scale)
+
+
 def _check_scores(who: str, x: Tensor, rank: int) -> None:
-    if x.dim() != rank:
+    if check_tensor(who, "x", x).dim() != rank:
         axes = "[b, h, q, k]" if rank == 4 else "[b, s, s]"
         raise ValueError(f"{who}: x has shape {tuple(x.shape)}; it must be {axes}.")
     if x.dtype not in _NATIVE_DTYPES:
@@ -79,7 +87,9 @@ def scaled_softmax(x: Tensor, scale: float = 1.0) -> Tensor:
     ValueError, TypeError
         Another number of axes, another dtype.
     """
-    _check_scores("scaled_softmax", x, 4)
+    who = "scaled_softmax"
+    _check_scores(who, x, 4)
+    scale = _check_scale(who, "scale", scale)
     return _ScaledSoftmax.apply(scaled_softmax_forward, x, None, scale)
 
 
@@ -102,9 +112,10 @@ def scaled_masked_softmax(x: Tensor, mask: Tensor | None, scale: float = 1.0) ->
     """
     who = "scaled_masked_softmax"
     _check_scores(who, x, 4)
+    scale = _check_scale(who, "scale", scale)
     if mask is None:
         return _ScaledSoftmax.apply(scaled_softmax_forward, x, None, scale)
-    if mask.dtype not in (torch.bool, torch.uint8):
+    if check_tensor(who, "mask", mask).dtype not in (torch.bool, torch.uint8):
         raise TypeError(f"{who}: mask has dtype {mask.dtype}; it must be bool, True = masked out.")
     batch, _, rows, columns = x.shape
     shape = tuple(mask.shape)
@@ -120,6 +131,7 @@ def scaled_upper_triang_masked_softmax(x: Tensor, scale: float = 1.0) -> Tensor:
     """``softmax(scale * x)`` of ``[b, s, s]`` scores; row i sees the columns up to i."""
     who = "scaled_upper_triang_masked_softmax"
     _check_scores(who, x, 3)
+    scale = _check_scale(who, "scale", scale)
     if x.shape[1] != x.shape[2]:
         raise ValueError(
             f"{who}: x has shape {tuple(x.shape)}; the last two sizes must agree. Use "
@@ -130,7 +142,9 @@ def scaled_upper_triang_masked_softmax(x: Tensor, scale: float = 1.0) -> Tensor:
 
 def scaled_aligned_causal_masked_softmax(x: Tensor, scale: float = 1.0) -> Tensor:
     """``softmax(scale * x)`` of ``[b, h, q, k]`` scores; row i sees the columns up to i + k - q."""
-    _check_scores("scaled_aligned_causal_masked_softmax", x, 4)
+    who = "scaled_aligned_causal_masked_softmax"
+    _check_scores(who, x, 4)
+    scale = _check_scale(who, "scale", scale)
     return _ScaledSoftmax.apply(scaled_aligned_causal_masked_softmax_forward, x, None, scale)
 
 
@@ -153,8 +167,10 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         self, mask_func: Callable[[Tensor, Tensor], Tensor], softmax_in_fp32: bool = True
     ) -> None:
         super().__init__()
+        who = type(self).__name__
+        check_callables(who, mask_func=mask_func)
         self.mask_func = mask_func
-        self.softmax_in_fp32 = softmax_in_fp32
+        self.softmax_in_fp32 = check_flag(who, "softmax_in_fp32", softmax_in_fp32)
         self.scaled_masked_softmax_fusion = read_switch("NVTE_MASKED_SOFTMAX_FUSION")
 
     def forward(
@@ -181,10 +197,21 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         ------
         ValueError
             Not four axes, an unknown mask type, a scale without `softmax_in_fp32`.
+        TypeError
+            Scores or mask that are no tensor, integer or complex scores, a scale that is no number.
         """
         who = "FusedScaleMaskSoftmax.forward"
-        if inp.dim() != 4:
+        if check_tensor(who, "inp", inp).dim() != 4:
             raise ValueError(f"{who}: inp has shape {tuple(inp.shape)}; it must be [b, h, q, k].")
+        if not inp.is_floating_point():
+            raise TypeError(
+                f"{who}: inp has dtype {inp.dtype}; probabilities need a floating-point one. Cast "
+                "the scores, for example with float()."
+            )
+        if mask is not None:
+            check_tensor(who, "mask", mask)
+        if softmax_scale is not None:
+            softmax_scale = _check_scale(who, "softmax_scale", softmax_scale)
         name = normalize_mask_type(attn_mask_type, who)
         if softmax_scale is not None and not self.softmax_in_fp32:
             raise ValueError(

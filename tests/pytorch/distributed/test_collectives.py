@@ -215,3 +215,26 @@ def test_a_process_alone_communicates_nothing():
     output = torch.zeros(SHAPE)
     assert distributed.reduce_scatter_along_first_dim(inp, None, output=output)[0] is output
     assert torch.equal(output, inp)
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("gather_along_first_dim", "process_group"),
+        ("reduce_scatter_along_first_dim", "tp_group"),
+        ("allreduce", "tp_group"),
+        ("symmetric_all_reduce", "tp_group"),
+    ],
+)
+def test_a_process_alone_checks_tensor_and_group(name, group):
+    function = getattr(distributed, name)
+    with pytest.raises(TypeError, match=f"{name}: {group} is 'x'; it must be a torch.distributed"):
+        function(part_of(0), "x")
+    with pytest.raises(TypeError, match=f"{name}: inp is 'x'; it must be a torch.Tensor"):
+        function("x", None)
+
+
+@pytest.mark.parametrize("kind", ["foo", False, None])
+def test_a_process_alone_refuses_unknown_kinds_of_all_reduce(kind):
+    with pytest.raises(TypeError, match=f"symmetric_all_reduce: all_reduce_type is {kind!r}; one"):
+        distributed.symmetric_all_reduce(part_of(0), None, False, kind)

@@ -409,3 +409,24 @@ def distribute_on_two_ranks(rank):
 @pytest.mark.slow  # torch imports its compiler in every rank
 def test_saved_inputs_are_spread_over_the_ranks():
     ranks(2).run(distribute_on_two_ranks)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "received"),
+    [
+        (3, {}, "function is 3; it must be callable"),
+        (None, {}, "function is None; it must be callable"),
+        (abs, {"use_reentrant": "x"}, "use_reentrant is 'x'; it must be True or False"),
+        (abs, {"use_reentrant": None}, "use_reentrant is None; it must be True or False"),
+        (abs, {"distribute_saved_activations": "x"}, "distribute_saved_activations is 'x'"),
+        (abs, {"get_rng_state_tracker": "x"}, "get_rng_state_tracker is 'x'; it must be callable"),
+        (abs, {"tp_group": "x"}, "tp_group is 'x'; it must be a torch.distributed.ProcessGroup"),
+    ],
+)
+@pytest.mark.parametrize("with_grad", [False, True])
+def test_options_of_another_kind_are_refused(function, options, received, with_grad):
+    with (
+        torch.set_grad_enabled(with_grad),
+        pytest.raises(TypeError, match=f"checkpoint: {received}"),
+    ):
+        checkpoint(function, make_input(), **options)

@@ -237,6 +237,22 @@ def test_sm_margin_is_accepted(kind):
 
 
 @KINDS
+@pytest.mark.parametrize(
+    ("margin", "error", "received"),
+    [
+        ("x", TypeError, "sm_margin is 'x'"),
+        (-1, ValueError, "sm_margin is -1; at least 0 is required. Pass the number of multi"),
+        ({"forward": -1}, ValueError, r"sm_margin\['forward'\] is -1"),
+        ({"backward": 1.5}, TypeError, r"sm_margin\['backward'\] is 1.5"),
+        ({"sideways": 1}, ValueError, "sm_margin has the key 'sideways'"),
+    ],
+)
+def test_other_margins_are_refused(kind, margin, error, received):
+    with pytest.raises(error, match=f"{kind}: {received}"):
+        getattr(te, kind)(IN, sm_margin=margin, device="cpu")
+
+
+@KINDS
 def test_initial_values(kind):
     make_norm = getattr(te, kind)
     assert_identical(make_norm(IN, device="cpu").weight.detach(), torch.ones(IN))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
+from ..arguments import check_group, check_tensor
 from ..tensor.quantizer import Quantizer
 from ..tensor.storage.quantized_storage import QuantizedTensorStorage
 from .groups import get_distributed_world_size
@@ -32,6 +33,12 @@ class _HandleThen:
         if self._finish is not None:
             self._finish()
             self._finish = None
+
+
+def _check(who: str, inp: Any, name: str, group: Any) -> None:
+    if not isinstance(inp, QuantizedTensorStorage):
+        check_tensor(who, "inp", inp)
+    check_group(who, name, group)
 
 
 def _plain(tensor: Any) -> torch.Tensor:
@@ -92,7 +99,13 @@ def gather_along_first_dim(
     -------
     tuple
         (result, handle or None).
+
+    Raises
+    ------
+    TypeError
+        For no tensor, or no process group.
     """
+    _check("gather_along_first_dim", inp, "process_group", process_group)
     if get_distributed_world_size(process_group) == 1:
         return _gather_alone(inp, quantizer, output_tensor), None
     is_async = async_op or external_coalescing
@@ -168,7 +181,10 @@ def reduce_scatter_along_first_dim(
     ------
     ValueError
         If the first axis is not a multiple of the number of ranks.
+    TypeError
+        For no tensor, or no process group.
     """
+    _check("reduce_scatter_along_first_dim", inp, "tp_group", tp_group)
     size = get_distributed_world_size(tp_group)
     inp = _plain(inp)
     if size == 1:
@@ -206,7 +222,13 @@ def allreduce(
     -------
     tuple
         (inp, handle or None).
+
+    Raises
+    ------
+    TypeError
+        For no tensor, or no process group.
     """
+    _check("allreduce", inp, "tp_group", tp_group)
     if get_distributed_world_size(tp_group) == 1:
         return inp, None
     return inp, torch.distributed.all_reduce(inp, group=tp_group, async_op=async_op)
@@ -233,19 +255,20 @@ def symmetric_all_reduce(
     Raises
     ------
     TypeError
-        For an unknown type.
+        For an unknown type, no tensor, or no process group.
     NotImplementedError
         For the last three, which need GPUs with symmetric memory.
     """
-    if get_distributed_world_size(tp_group) == 1:
-        return inp, None
-    if all_reduce_type == "nccl":
-        return allreduce(inp, tp_group, async_op)
-    if all_reduce_type not in _SYMMETRIC_TYPES:
+    _check("symmetric_all_reduce", inp, "tp_group", tp_group)
+    if all_reduce_type not in ("nccl", *_SYMMETRIC_TYPES):
         raise TypeError(
             f"symmetric_all_reduce: all_reduce_type is {all_reduce_type!r}; one of "
             f"{('nccl', *_SYMMETRIC_TYPES)} is required."
         )
+    if get_distributed_world_size(tp_group) == 1:
+        return inp, None
+    if all_reduce_type == "nccl":
+        return allreduce(inp, tp_group, async_op)
     raise NotImplementedError(
         f"symmetric_all_reduce: all_reduce_type is {all_reduce_type!r}; it needs symmetric GPU "
         "memory, which this build (CPU only) does not have. Use 'nccl'."

@@ -20,6 +20,7 @@ import torch
 import torch.utils.checkpoint
 from torch.distributed import ProcessGroup
 
+from ..arguments import check_callables, check_flag, check_group, received
 from ..cpp_extensions.state import autocast_state, set_autocast_state, set_recompute_phase
 from .groups import get_distributed_world_size, is_distributed_ready
 from .rng import SavedStreams
@@ -162,6 +163,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         backward pass) if no output of a reentrant checkpoint needs a gradient.
     ValueError
         If the first argument cannot be distributed evenly.
+    TypeError
+        For a function that cannot be called, or an option of another kind.
     """
     if _is_old_positional_order(args, kwargs):
         warnings.warn(
@@ -179,6 +182,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tp_group=kwargs.pop("tp_group", None),
         use_reentrant=kwargs.pop("use_reentrant", True),
     )
+    _check_options(function, options)
     torch_options: dict[str, Any] = {
         name: kwargs.pop(name)
         for name in ("context_fn", "determinism_check", "debug")
@@ -216,6 +220,19 @@ def _reentrant(
         return torch.utils.checkpoint.checkpoint(run, *args, use_reentrant=True, **torch_options)
 
 
+def _check_options(function: Any, options: _Options) -> None:
+    who = "checkpoint"
+    if not callable(function):
+        raise TypeError(
+            f"{who}: function is {received(function)}; it must be callable. Pass the module or "
+            "function itself, then its arguments."
+        )
+    check_flag(who, "distribute_saved_activations", options.distribute_saved_activations)
+    check_flag(who, "use_reentrant", options.use_reentrant)
+    check_callables(who, get_rng_state_tracker=options.get_rng_state_tracker)
+    check_group(who, "tp_group", options.tp_group)
+
+
 def _check_distribution(options: _Options, args: tuple[Any, ...]) -> None:
     if not options.use_reentrant:
         warnings.warn(
@@ -231,12 +248,12 @@ def _check_distribution(options: _Options, args: tuple[Any, ...]) -> None:
         )
     size = get_distributed_world_size(options.tp_group)
     if not args or not isinstance(args[0], torch.Tensor) or args[0].numel() % size:
-        received = "missing"
+        found = "missing"
         if args:
             is_tensor = isinstance(args[0], torch.Tensor)
-            received = f"of {args[0].numel()} elements" if is_tensor else type(args[0]).__name__
+            found = f"of {args[0].numel()} elements" if is_tensor else type(args[0]).__name__
         raise ValueError(
-            f"checkpoint: the first argument is {received}; with distribute_saved_activations "
+            f"checkpoint: the first argument is {found}; with distribute_saved_activations "
             f"a tensor whose number of elements is a multiple of {size} is required."
         )
 

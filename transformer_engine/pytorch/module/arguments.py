@@ -15,7 +15,7 @@ import torch
 PARAMETER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def check_size(owner: str, name: str, value: Any, minimum: int = 0) -> int:
+def check_size(owner: str, name: str, value: Any, minimum: int = 0, unit: str = "elements") -> int:
     """`value` as an int of at least `minimum`; TypeError for another kind, ValueError below."""
     try:
         if isinstance(value, bool):
@@ -29,7 +29,7 @@ def check_size(owner: str, name: str, value: Any, minimum: int = 0) -> int:
     if size < minimum:
         raise ValueError(
             f"{owner}: {name} is {size}; at least {minimum} is required. Pass the number of "
-            f"{'ranks' if name == 'tp_size' else 'elements'}."
+            f"{'ranks' if name == 'tp_size' else unit}."
         )
     return size
 
@@ -66,6 +66,20 @@ def check_eps(owner: str, eps: Any) -> None:
             f"{owner}: eps is {eps}; a finite number of at least 0 is required. "
             "The usual value is 1e-5."
         )
+
+
+def check_margin(owner: str, value: Any) -> None:
+    """Multiprocessors to leave free: an int of at least 0, or a dict of one for each pass."""
+    if not isinstance(value, Mapping):
+        check_size(owner, "sm_margin", value, unit="multiprocessors")
+        return
+    for key, count in value.items():
+        if key not in ("forward", "backward", "inference"):
+            raise ValueError(
+                f"{owner}: sm_margin has the key {key!r}; 'forward', 'backward' and 'inference' "
+                "are allowed. Pass one int for all three."
+            )
+        check_size(owner, f"sm_margin[{key!r}]", count, unit="multiprocessors")
 
 
 def check_callable(owner: str, name: str, value: Any) -> None:

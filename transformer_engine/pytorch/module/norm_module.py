@@ -13,7 +13,7 @@ import torch
 
 from ..cpp_extensions import steps
 from . import compiled, composed
-from .arguments import check_eps, check_flags, check_shape, parameter_dtype
+from .arguments import check_eps, check_flags, check_margin, check_shape, parameter_dtype
 from .base import (
     InitMethod,
     TransformerEngineBaseModule,
@@ -68,6 +68,7 @@ class NormModule(TransformerEngineBaseModule):
         )
         self.eps = eps
         self.zero_centered_gamma = zero_centered_gamma
+        check_margin(owner, sm_margin)
         self.sm_margin = sm_margin
         self._marks_sequence_parallel = sequence_parallel
         self._placement = (resolve_device(device), parameter_dtype(owner, name_of_dtype, dtype))
