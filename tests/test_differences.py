@@ -408,6 +408,16 @@ def _() -> None:
         torch.testing.assert_close(weight.grad, torch.ones(16, 8) @ x)
 
 
+@row("second-derivatives")
+def _() -> None:
+    module, x = te.Linear(8, 8), torch.randn(4, 8, requires_grad=True)
+    loss = (x + module(x)).pow(3).sum()
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    assert "differentiable once" in str(raised(lambda: torch.autograd.grad(grad.sum(), x)))
+    hessian = torch.func.hessian(lambda x: (x + module(x)).pow(3).sum())(x[0].detach())
+    assert hessian.shape == (8, 8) and hessian.count_nonzero() > 0
+
+
 @row("gathered-norm-output")
 def _() -> None:
     options = {"return_layernorm_output": True, "return_layernorm_output_gathered": True}

@@ -184,8 +184,23 @@ def test_a_second_derivative_is_a_clear_error(case):
     x = case.input()
     output = case(case.make(), x)
     (grad,) = torch.autograd.grad(output.sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice a function that is differentiable"):
+    message = r"Backward: trying to differentiate twice a function that is differentiable once"
+    with pytest.raises(RuntimeError, match=message):
         grad.sum().backward()
+
+
+@CASES
+@pytest.mark.parametrize("target", ["input", "parameter", "gradient"])
+def test_a_second_derivative_through_another_path_is_an_error_too(case, target):
+    """As with a residual connection: the engine visits only what leads to what is asked for."""
+    module, x = case.make(), case.input()
+    output = case(module, x)
+    weight = output.detach().clone().requires_grad_()
+    loss = (output * weight).sum() + x.square().sum()
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    wanted = {"input": x, "parameter": next(module.parameters()), "gradient": weight}[target]
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        torch.autograd.grad(grad.sum(), wanted)
 
 
 @CASES

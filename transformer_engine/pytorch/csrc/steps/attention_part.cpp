@@ -80,6 +80,7 @@ struct AttentionNode : public torch::autograd::Node {
 };
 
 variable_list AttentionNode::apply(variable_list&& grads) {
+  refuse_transformed(name(), grads);
   variable_list result(num_outputs());
   if (is_without_gradient(grads)) {
     return result;
@@ -103,7 +104,7 @@ variable_list AttentionNode::apply(variable_list&& grads) {
       ++i;
     }
   }
-  return once_differentiable(std::move(result));
+  return once_differentiable(*this, grads, std::move(result));
 }
 
 // Where part `index` of the heads lies in `mixed`: [.., groups, part, size] interleaved, else
@@ -174,6 +175,7 @@ struct SplitHeadsNode : public torch::autograd::Node {
 };
 
 variable_list SplitHeadsNode::apply(variable_list&& grads) {
+  refuse_transformed(name(), grads);
   variable_list result(num_outputs());
   if (is_without_gradient(grads)) {
     return result;
@@ -193,7 +195,7 @@ variable_list SplitHeadsNode::apply(variable_list&& grads) {
       }
     }
   }
-  return once_differentiable(std::move(result));
+  return once_differentiable(*this, grads, std::move(result));
 }
 
 }  // namespace

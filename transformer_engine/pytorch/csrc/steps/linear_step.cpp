@@ -170,7 +170,7 @@ variable_list LinearNode::apply(variable_list&& grads) {
     }
     finish_backward(state);
   }
-  return once_differentiable(std::move(result));
+  return once_differentiable(*this, grads, std::move(result));
 }
 
 }  // namespace

@@ -41,21 +41,32 @@ void attach_output(const at::Tensor& output,
   torch::autograd::set_history(output, node);
 }
 
-torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients) {
+torch::autograd::variable_list once_differentiable(const torch::autograd::Node& node,
+                                                   const torch::autograd::variable_list& incoming,
+                                                   torch::autograd::variable_list gradients) {
   if (!at::GradMode::is_enabled()) {
     return gradients;
   }
+  torch::autograd::edge_list edges = node.next_edges();
+  for (const at::Tensor& gradient : incoming) {
+    if (gradient.defined() && gradient.requires_grad()) {
+      edges.push_back(torch::autograd::impl::gradient_edge(gradient));
+    }
+  }
+  const auto error = c10::make_intrusive<torch::autograd::Error>(
+      concat(node.name(),
+             ": trying to differentiate twice a function that is differentiable once; a native "
+             "backward has no derivative. Use torch.func (outside quantized regions), or leave the "
+             "module out of the second derivative."),
+      std::move(edges));
   for (at::Tensor& gradient : gradients) {
     if (gradient.defined()) {
       // An alias: the tensor itself may be a buffer that others hold.
       gradient = gradient.detach();
-      gradient.set_requires_grad(true);
+      torch::autograd::set_history(gradient, error);
     }
   }
-  const auto error = c10::make_intrusive<torch::autograd::DelayedError>(
-      "trying to differentiate twice a function that is differentiable once",
-      static_cast<int64_t>(gradients.size()));
-  return (*error)(std::move(gradients));
+  return gradients;
 }
 
 void refuse_transformed(const std::string& name, const torch::autograd::variable_list& incoming) {

@@ -43,10 +43,13 @@ class EdgeList {
 // Makes `output` the next output of `node`.
 void attach_output(const at::Tensor& output, const c10::intrusive_ptr<torch::autograd::Node>& node);
 
-// Backward computes plain numbers: when it is itself recorded (create_graph=True), using its
-// results for a second derivative raises the ordinary error of a function that is differentiable
-// once.
-torch::autograd::variable_list once_differentiable(torch::autograd::variable_list gradients);
+// The end of `node`'s backward. It computes plain numbers: when it is itself recorded
+// (create_graph=True), differentiating its results raises an error. They depend on what the node
+// was computed from and on the incoming gradients: from all of those the error is reached, however
+// the second derivative is asked for.
+torch::autograd::variable_list once_differentiable(const torch::autograd::Node& node,
+                                                   const torch::autograd::variable_list& incoming,
+                                                   torch::autograd::variable_list gradients);
 
 // NotImplementedError when a gradient for the node called `name` belongs to a function transform or
 // has a forward-mode tangent: a native backward would lose it.

@@ -282,7 +282,7 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
     }
     finish_backward(state);
   }
-  return once_differentiable(std::move(result));
+  return once_differentiable(*this, grads, std::move(result));
 }
 
 }  // namespace

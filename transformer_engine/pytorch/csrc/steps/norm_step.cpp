@@ -61,7 +61,7 @@ variable_list NormNode::apply(variable_list&& grads) {
       result[2] = gradients.beta;
     }
   }
-  return once_differentiable(std::move(result));
+  return once_differentiable(*this, grads, std::move(result));
 }
 
 // Number of leading elements of `input` per normalized block; ValueError when the trailing shape

@@ -75,7 +75,8 @@ uint64_t native_keys() {
   static const uint64_t keys =
       (c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) |
        c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-       c10::DispatchKeySet({c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}))
+       c10::DispatchKeySet({c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA,
+                            c10::DispatchKey::Negative}))
           .raw_repr();
   return keys;
 }
@@ -117,7 +118,6 @@ void require_native(const at::Tensor& tensor, PyObject* object, const std::strin
       name, has_own_class                           ? concat(" is a ", Py_TYPE(object)->tp_name)
             : has_tangent(tensor)                   ? std::string(" has a forward-mode tangent")
             : tensor.is_meta()                      ? std::string(" is on meta")
-            : tensor.is_neg()                       ? std::string(" has its negative bit set")
             : !tensor.is_cpu() && !tensor.is_cuda() ? concat(" is on ", tensor.device().str())
             : tensor.layout() != at::kStrided       ? concat(" has layout ", tensor.layout())
                                                     : std::string(" is a wrapper of a transform"))};
@@ -140,6 +140,9 @@ at::Tensor read_tensor(PyObject* module, const Name& name) {
   }
   const at::Tensor& tensor = unpack_tensor(value, name.text().c_str());
   require_native(tensor, value, name.text());
+  if (tensor.is_neg()) [[unlikely]] {  // as_plain() resolves it in inputs; parameters are read bare
+    throw NeedsComposedForward{concat(name.text(), " has its negative bit set")};
+  }
   return tensor;
 }
 

@@ -52,9 +52,10 @@ struct NeedsComposedForward {
   std::string reason;
 };
 
-// Throws NeedsComposedForward for anything but a strided CPU or CUDA tensor with data of its own or
-// a quantized tensor: another layout or device, a wrapper of a transform (vmap, grad, fake tensors,
-// DTensor), a forward-mode tangent, a class that overrides torch functions.
+// Throws NeedsComposedForward for anything but a strided CPU or CUDA tensor with data of its own
+// (perhaps to be negated) or a quantized tensor: another layout or device, a wrapper of a transform
+// (vmap, grad, fake tensors, DTensor), a forward-mode tangent, a class that overrides torch
+// functions.
 void require_native(const at::Tensor& tensor, PyObject* object, const std::string& name);
 
 // The module's parameter (or buffer, or attribute: a parametrized weight is one) of that name;
