@@ -271,12 +271,6 @@ def test_a_full_slice_is_no_part():
     assert torch.equal(tensor._data, current_quantizer()(values)._data)
 
 
-def test_other_views_are_plain():
-    tensor = make_tensor()
-    for view in (tensor.t() if tensor.dim() == 2 else tensor.mT, tensor.unsqueeze(0)):
-        assert type(view) is torch.Tensor
-
-
 # --- aliases and copies ------------------------------------------------------------------------
 
 

@@ -114,3 +114,25 @@ def test_quantizers_compare_by_value():
     assert hash(IdentityQuantizer()) == hash(IdentityQuantizer().copy())
     assert IdentityQuantizer(dtype=torch.float16) != IdentityQuantizer()
     assert IdentityQuantizer().is_requantization_safe()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t[1],
+        lambda t: t.t(),
+        lambda t: t.permute(1, 0)[2],
+        lambda t: t.unbind()[3],
+        lambda t: t.split(2)[1],
+        lambda t: t.unsqueeze(0),
+        lambda t: t.diagonal(),
+    ],
+)
+def test_writes_to_views_reach_the_whole(view):
+    tensor = IdentityQuantizer()(random_tensor((5, 5)))
+    plain = tensor.dequantize().clone()
+    part = view(tensor)
+    assert isinstance(part, IdentityTensor)
+    part.mul_(3)
+    view(plain).mul_(3)
+    assert_identical(tensor.dequantize(), plain)

@@ -39,6 +39,17 @@ def test_raw_data_moves_into_a_buffer_and_stays_there(make):
     assert torch.equal(buffer[20:80].view(SHAPE), make()(values)._data)
 
 
+def test_master_weights_are_not_cast_into_views():
+    weight = make_weight(current_quantizer)
+    data, scale_inv = weight._data.clone(), weight._scale_inv.clone()
+    with pytest.raises(ValueError, match=r"quantize_master_weights: a weight is a view, shape"):
+        tensor_utils.quantize_master_weights(
+            [weight.detach()[:3]], [random_tensor((3, 10)) * 9], [0], None
+        )
+    assert torch.equal(weight._data, data)
+    assert torch.equal(weight._scale_inv, scale_inv)
+
+
 def test_raw_data_of_an_identity_tensor():
     tensor = IdentityQuantizer()(random_tensor(SHAPE))
     buffer = torch.zeros(60)

@@ -216,8 +216,14 @@ class Float8QuantizerBase(Quantizer):
         """Overwrite bytes and scale of a tensor; see `Quantizer.update_quantized`.
 
         The transpose is refreshed if the quantizer makes one or the tensor has nothing else, and
-        declared stale otherwise. A part of a larger tensor (slice, row) is cast with the scale the
-        whole already has.
+        declared stale otherwise. For a view (slice, row, transpose), the whole tensor it belongs to
+        is cast again, with the new values in their place.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `dst` is no FP8 tensor or has another shape; if it is a view of a tensor of another
+            FP8 format, or one in which several elements share a byte.
         """
         owner = f"{type(self).__name__}.update_quantized"
         if not isinstance(dst, Float8TensorStorage):
@@ -230,10 +236,10 @@ class Float8QuantizerBase(Quantizer):
         if noop_flag is not None and noop_flag.item() != 0:
             return dst
         source = as_quantizable(owner, src).to(dst.device)
-        dst._fp8_dtype = self.dtype
-        if dst._is_part:
-            self._update_part(source, dst)
+        if dst._whole is not None:
+            self._update_part(owner, source, dst, dst._whole)
             return dst
+        dst._fp8_dtype = self.dtype
         data, transpose = dst._data, None
         if data is None or self.columnwise_usage:
             if dst._transpose is None:
@@ -254,18 +260,65 @@ class Float8QuantizerBase(Quantizer):
             dst._mark_transpose_current()
         return dst
 
-    def _update_part(self, source: torch.Tensor, dst: Float8TensorStorage) -> None:
-        if dst._data is None:
-            raise NotImplementedError(
-                f"{type(self).__name__}.update_quantized: dst is a part of a tensor that holds "
-                "only its transpose. Update the whole tensor."
+    def _update_part(
+        self, owner: str, source: torch.Tensor, dst: Float8TensorStorage, whole: Float8TensorStorage
+    ) -> None:
+        part, everything = dst._data, whole._data
+        if part is None or everything is None:  # given away by prepare_for_saving
+            raise RuntimeError(f"{owner}: dst holds no bytes; they were moved out or dropped.")
+        if self.dtype != whole._fp8_dtype:
+            raise ValueError(
+                f"{owner}: dst is a view of a tensor of {whole._fp8_dtype.name}, the quantizer "
+                f"makes {self.dtype.name}; the same format is required. Use copy_ on the whole "
+                "tensor."
             )
-        scale = dst._scale_inv.reciprocal()
-        packed = torch.empty_like(source, dtype=torch.uint8)
-        tex.quantize_fp8(source, int(self.dtype), scale=scale, data=packed)
-        dst._data.copy_(packed)
-        count_write(dst._data)
+        values = _written_whole(owner, source, part, whole)
+        if everything.is_contiguous():
+            self._cast_into(values, everything, None, whole._scale_inv, None)
+        else:
+            packed = torch.empty_like(values, dtype=torch.uint8)
+            self._cast_into(values, packed, None, whole._scale_inv, None)
+            everything.copy_(packed)
+        for buffer in (everything, whole._scale_inv):
+            count_write(buffer)
         dst._reset_caches()
+
+
+def _written_whole(
+    owner: str, source: torch.Tensor, part: torch.Tensor, whole: Float8TensorStorage
+) -> torch.Tensor:
+    """float32 of the shape of the whole: its values, with those of `source` in place of a part's.
+
+    `part` and the bytes of the whole are views of one memory; where the part lies in the whole is
+    said by its strides and offset alone, whatever operations led to it.
+    """
+    everything: Any = whole._data
+    if any(
+        size > 1 and stride == 0 for size, stride in zip(part.shape, part.stride(), strict=True)
+    ):
+        raise RuntimeError(
+            f"{owner}: dst has shape {tuple(part.shape)} and strides {part.stride()}, in which "
+            "several elements share one byte; one for each is required. Write to a view that is "
+            "not expanded."
+        )
+    values = torch.zeros(_span(everything), dtype=torch.float32, device=everything.device)
+    start = part.storage_offset() - everything.storage_offset()
+    if start < 0 or start + _span(part) > values.numel():
+        raise ValueError(
+            f"{owner}: dst reaches bytes {start} to {start + _span(part)} of a tensor of "
+            f"{values.numel()} bytes; a part must lie inside."
+        )
+    result = values.as_strided(everything.shape, everything.stride(), 0)
+    result.copy_(whole._dequantize_impl(torch.float32))
+    values.as_strided(part.shape, part.stride(), start).copy_(source)
+    return result.contiguous()
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Number of elements of memory from the first to the last that a tensor reaches."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class Float8Quantizer(Float8QuantizerBase):

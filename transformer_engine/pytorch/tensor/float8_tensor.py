@@ -14,7 +14,7 @@ from torch.overrides import enable_reentrant_dispatch
 from ..constants import DType
 from .float8_current_scaling import Float8CurrentScalingQuantizer
 from .float8_quantizer import Float8Quantizer
-from .quantized_tensor import QuantizedTensor, aten
+from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten
 from .quantizer import Quantizer
 from .storage.float8_tensor_storage import Float8TensorStorage, count_write
 
@@ -71,8 +71,10 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
                 )
         source = next((b for b in (data, data_transpose) if b is not None), fp8_scale_inv)
         strides = data.stride() if data is not None and data.shape == torch.Size(shape) else None
+        offset: Any = None if data is None or strides is None else data.storage_offset()
         self = QuantizedTensor._make_wrapper(
-            cls, shape, dtype, device or source.device, requires_grad, strides
+            *(cls, shape, dtype, device or source.device, requires_grad, strides),
+            storage_offset=offset,
         )
         self._init_storage(
             data=data.view(shape) if data is not None and strides is None else data,
@@ -95,7 +97,7 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
         )
 
     def _copy_marks(self, other: Any) -> None:
-        other._is_part = self._is_part
+        other._whole = self._whole
         other._is_transpose_discarded = self._is_transpose_discarded
 
     def _adopt(self, metadata: dict[str, Any], quantizer: Quantizer | None) -> None:
@@ -122,12 +124,15 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
         is_same_kind = isinstance(src, Float8Tensor) and (
             src._quantizer is None or type(src._quantizer) is type(self._quantizer)
         )
-        if not is_same_kind or self._is_part or src._data is None or self._data is None:
+        if not is_same_kind or src._data is None or self._data is None:
+            return False
+        if src._fp8_dtype != self._fp8_dtype:  # which other tensors on these bytes would not learn
+            return False
+        if self._whole is not None and not torch.equal(src._scale_inv, self._scale_inv):
             return False
         self._data.copy_(src._data)
         self._scale_inv.copy_(src._scale_inv)
         count_write(self._data)
-        self._fp8_dtype = src._fp8_dtype
         if self._transpose is not None and not src._transpose_invalid:
             self._transpose.copy_(src._transpose)
             self._mark_transpose_current()
@@ -217,19 +222,62 @@ def _whole_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _part_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """slice, select, split, as_strided: bytes of a part, without a transpose."""
+    """slice, transpose, unbind and others: a part of the bytes or another order of them."""
     tensor: Float8Tensor = args[0]
-    if tensor._data is None:
+    whole = tensor._whole or _as_whole(tensor)
+    if whole is None:
         return NotImplemented
-    result = _view_bytes(func, tensor._data, *args[1:], **kwargs)
+    data: Any = tensor._data if tensor._data is not None else whole._data
+    result = _view_bytes(func, data, *args[1:], **kwargs)
 
-    def wrap(data: torch.Tensor) -> Float8Tensor:
-        is_whole = data.shape == tensor.shape and data.stride() == tensor.stride()
-        part = _around(tensor, data, tensor._transpose if is_whole else None, data.shape)
-        part._is_part = tensor._is_part or not is_whole
-        return part
+    def wrap(part: torch.Tensor) -> Float8Tensor:
+        is_same = part.shape == tensor.shape and part.stride() == data.stride()
+        if is_same and tensor._data is not None:
+            return tensor._alias()
+        view = _around(tensor, part, None, part.shape)
+        view._whole = whole
+        return view
 
-    return wrap(result) if isinstance(result, torch.Tensor) else [wrap(data) for data in result]
+    return wrap(result) if isinstance(result, torch.Tensor) else [wrap(part) for part in result]
+
+
+def _as_whole(tensor: Float8Tensor) -> Float8TensorStorage | None:
+    """What views of a tensor refer to: all its bytes in the logical shape; None without bytes.
+
+    No tensor of its own, so that a view outlives `data` being set and keeps no transpose alive.
+    """
+    data = tensor._data
+    if data is None:
+        if tensor._transpose is None:
+            return None
+        # Splitting the rows into the leading axes is a view whatever their stride.
+        rows = _view_bytes(aten.t.default, tensor._transpose)
+        data = _view_bytes(aten.view.default, rows, tensor.shape)
+    return Float8TensorStorage(
+        data=data,
+        fp8_scale_inv=tensor._scale_inv,
+        fp8_dtype=tensor._fp8_dtype,
+        dtype=tensor.dtype,
+    )
+
+
+def _strided_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """as_strided: its offset counts from where the tensor's memory begins, which bytes may not."""
+    tensor: Float8Tensor = args[0]
+    offset = kwargs.get("storage_offset", args[3] if len(args) > 3 else None)
+    if offset is not None and tensor._data is not None:
+        offset += tensor._data.storage_offset() - tensor.storage_offset()
+    return _part_view(func, (*args[:3], offset), {})
+
+
+def _view_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """view(dtype): the memory it would show does not exist, and a copy would swallow writes."""
+    if args[1] != args[0].dtype:
+        raise TypeError(
+            f"{type(args[0]).__name__}.view: dtype is {args[1]}, but there are no bytes of "
+            f"{args[0].dtype} to read so; its own dtype is required. Dequantize first."
+        )
+    return args[0]._alias()
 
 
 def _new_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -252,10 +300,8 @@ _FLOAT8_HANDLERS = {
     aten.view.default: _whole_view,
     aten._unsafe_view.default: _whole_view,
     aten._reshape_alias.default: _whole_view,
-    aten.slice.Tensor: _part_view,
-    aten.select.int: _part_view,
-    aten.split.Tensor: _part_view,
-    aten.split_with_sizes.default: _part_view,
-    aten.as_strided.default: _part_view,
+    aten.view.dtype: _view_dtype,
+    aten.as_strided.default: _strided_view,
     aten.new_zeros.default: _new_zeros,
+    **dict.fromkeys(PART_VIEWS, _part_view),
 }

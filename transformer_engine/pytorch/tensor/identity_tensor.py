@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .quantized_tensor import QuantizedTensor, aten
+from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten
 from .quantizer import Quantizer
 from .storage.identity_tensor_storage import IdentityTensorStorage
 
@@ -147,8 +147,13 @@ class IdentityTensor(QuantizedTensor, IdentityTensorStorage):  # type: ignore[mi
     ) -> Any:
         if func in _VIEWS and isinstance(args[0], IdentityTensor):
             tensor = args[0]
-            hp_data = func(tensor._hp_data, *args[1:], **(kwargs or {}))
-            return type(tensor).make_like(tensor, shape=hp_data.shape, hp_data=hp_data)
+            result = func(tensor._hp_data, *args[1:], **(kwargs or {}))
+            many = isinstance(result, (list, tuple))
+            views = [
+                type(tensor).make_like(tensor, shape=hp_data.shape, hp_data=hp_data)
+                for hp_data in (result if many else [result])
+            ]
+            return views if many else views[0]
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -156,9 +161,8 @@ _VIEWS = (
     aten.view.default,
     aten._unsafe_view.default,
     aten._reshape_alias.default,
-    aten.slice.Tensor,
-    aten.select.int,
     aten.as_strided.default,
+    *PART_VIEWS,
 )
 IdentityTensorStorage.tensor_class = IdentityTensor
 

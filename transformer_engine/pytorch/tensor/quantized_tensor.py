@@ -4,12 +4,14 @@
 
 Rules, first match wins (a format's class adds its own in front):
 
-1. detach, aliases, copies to another device, empty and pinned tensors keep the class;
-2. `copy_` copies bytes between tensors of one format, quantizes into a quantized destination, and
+1. views (PART_VIEWS, view, as_strided) share the bytes and the scale; a write to one sets the
+   values of the whole;
+2. detach, aliases, copies to another device, empty and pinned tensors keep the class;
+3. `copy_` copies bytes between tensors of one format, quantizes into a quantized destination, and
    dequantizes into a plain one;
-3. an operation that writes to its arguments runs on dequantized values, then every written
+4. an operation that writes to its arguments runs on dequantized values, then every written
    argument is quantized again (one rounding per operation): so optimizers work;
-4. any other operation runs on dequantized values and gives plain tensors.
+5. any other operation runs on dequantized values and gives plain tensors.
 """
 
 from __future__ import annotations
@@ -28,6 +30,15 @@ from .storage.quantized_storage import QuantizedTensorStorage
 
 aten = torch.ops.aten
 _TensorT = TypeVar("_TensorT", bound="QuantizedTensor")
+
+# Operations that show a part of the memory of their first argument, or another order of it; but for
+# view and as_strided, which formats treat in their own ways.
+PART_VIEWS = (
+    *(aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.unfold.default),
+    *(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int),
+    *(aten.t.default, aten.transpose.int, aten.permute.default, aten.expand.default),
+    *(aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
+)
 
 # Custom operators that take quantized tensors as they are.
 _pass_through_ops: set[Any] = set()
@@ -96,12 +107,14 @@ class QuantizedTensor(torch.Tensor):
         device: torch.device,
         requires_grad: bool = False,
         strides: Sequence[int] | None = None,
+        storage_offset: int | None = None,
     ) -> _TensorT:
         """A tensor object without data of its own."""
         return torch.Tensor._make_wrapper_subclass(
             cls,
             torch.Size(shape),
             strides=strides,
+            storage_offset=storage_offset,
             dtype=dtype,
             layout=torch.strided,
             device=device,
@@ -395,9 +408,23 @@ def _run_mutating(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             quantized_of[id(plain)] = value
         return plain_of[id(value)]
 
+    written = _written_arguments(func, args, kwargs)
+    if len(written) > 1:
+        _check_disjoint(func, [tensor for tensor, _ in written])
     plain_args, plain_kwargs = tree_map(to_plain, (args, kwargs))
     result = func(*plain_args, **plain_kwargs)
-    done: set[int] = set()
+    for tensor, is_of_list in written:
+        tensor._overwrite(plain_of[id(tensor)])
+        if is_of_list:  # torch counts the writes of single arguments only
+            count_write(tensor)
+    return tree_map(lambda value: quantized_of.get(id(value), value), result)
+
+
+def _written_arguments(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[QuantizedTensor, bool]]:
+    """Each quantized tensor that an operation writes, once, and whether it stands in a list."""
+    found: dict[int, tuple[QuantizedTensor, bool]] = {}
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
@@ -407,12 +434,35 @@ def _run_mutating(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             written = args[position] if position < len(args) else None
         is_list = isinstance(written, (list, tuple))
         for tensor in written if is_list else (written,):
-            if isinstance(tensor, QuantizedTensor) and id(tensor) not in done:
-                done.add(id(tensor))
-                tensor._overwrite(plain_of[id(tensor)])
-                if is_list:  # torch counts the writes of single arguments only
-                    count_write(tensor)
-    return tree_map(lambda value: quantized_of.get(id(value), value), result)
+            if isinstance(tensor, QuantizedTensor):
+                found.setdefault(id(tensor), (tensor, is_list))
+    return list(found.values())
+
+
+def _check_disjoint(func: Any, tensors: list[QuantizedTensor]) -> None:
+    """Refuse to write two tensors on the same bytes in one operation.
+
+    Each is dequantized before the operation, so the second would undo what the first wrote.
+    """
+    groups: dict[int, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        held = (b for b in tensor._buffers().values() if b is not None and b.numel())
+        for buffer in held:
+            groups.setdefault(buffer.untyped_storage().data_ptr(), []).append(buffer)
+            break
+    for buffers in groups.values():
+        if len(buffers) == 1:
+            continue
+        size = buffers[0].untyped_storage().nbytes() // buffers[0].element_size()
+        taken = torch.zeros(size, dtype=torch.bool, device=buffers[0].device)
+        for buffer in buffers:
+            elements = taken.as_strided(buffer.shape, buffer.stride(), buffer.storage_offset())
+            if elements.any():
+                raise RuntimeError(
+                    f"{func}: two written tensors share bytes, one of shape {tuple(buffer.shape)}; "
+                    "those written in one operation must be disjoint. Write them one by one."
+                )
+            elements.fill_(True)
 
 
 # --- handlers: (args, kwargs) -> result, or NotImplemented to fall to the general rules -----------
@@ -457,6 +507,8 @@ def _copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return dst
     # copy_ broadcasts and converts; quantizers take exactly the shape.
     plain = _to_plain(src)
+    if plain.dtype not in (*HIGH_PRECISION_DTYPES, torch.float64):
+        plain = plain.to(dst.dtype)
     dst._overwrite(plain if plain.shape == dst.shape else plain.expand(dst.shape))
     return dst
 

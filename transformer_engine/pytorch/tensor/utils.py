@@ -43,6 +43,7 @@ def replace_raw_data(tensor: Any, new_raw_data: torch.Tensor) -> None:
     if isinstance(tensor, MXFP8Tensor):
         raise NotImplementedError("replace_raw_data: tensor is an MXFP8Tensor; it cannot be moved.")
     if isinstance(tensor, Float8Tensor):
+        check_is_whole("replace_raw_data: tensor", tensor)
         is_transpose_current = not tensor._transpose_invalid
         tensor._data = _moved(tensor._data, new_raw_data)
         if is_transpose_current:
@@ -53,6 +54,15 @@ def replace_raw_data(tensor: Any, new_raw_data: torch.Tensor) -> None:
         raise ValueError(
             f"replace_raw_data: tensor is a {type(tensor).__name__}; a Float8Tensor or an "
             "IdentityTensor is required."
+        )
+
+
+def check_is_whole(name: str, tensor: Float8TensorStorage) -> None:
+    """Refuse views: what is done to their bytes or scale would be done to more than them."""
+    if tensor._whole is not None:
+        raise ValueError(
+            f"{name} is a view, shape {tuple(tensor.shape)}, of a tensor of shape "
+            f"{tuple(tensor._whole.shape)}; a tensor of its own is required. Pass the whole tensor."
         )
 
 
@@ -160,6 +170,7 @@ def _prepare_shard(weight: Any, master: Any, offset: int | None, given: Any) -> 
             f"quantize_master_weights: model_weights holds a {type(weight).__name__}; only "
             "Float8Tensor weights are supported in this version."
         )
+    check_is_whole("quantize_master_weights: a weight", weight)
     if hasattr(weight, "clear_high_precision_init_val"):
         weight.clear_high_precision_init_val()
     if master is None or master.numel() == 0:

@@ -64,9 +64,9 @@ class Float8TensorStorage(QuantizedTensorStorage):
     _transpose: torch.Tensor | None
     _scale_inv: torch.Tensor
     _fp8_dtype: DType
-    # Whether the bytes are a part of a larger tensor that shares the scale. A write through such a
-    # part must keep the scale, or it would change the rest of the tensor.
-    _is_part: bool
+    # The tensor that the bytes are a part of, or another order of, with all its bytes as `_data`;
+    # None for a tensor of its own. Both share one scale: a write to the part casts the whole again.
+    _whole: Float8TensorStorage | None
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
         self._scale_inv = fp8_scale_inv
         self._fp8_dtype = DType.cast(fp8_dtype)
         self._quantizer = quantizer
-        self._is_part = False
+        self._whole = None
 
     def __repr__(self) -> str:
         return (
@@ -150,6 +150,29 @@ class Float8TensorStorage(QuantizedTensorStorage):
 
     def _after_bytes_written(self) -> None:
         self._mark_transpose_current()
+
+    def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
+        """Copy the buffers; also the formats must agree, and a part keeps the scale of its whole.
+
+        Raises
+        ------
+        ValueError
+            If they do not; see the base class for more.
+        """
+        if isinstance(src, Float8TensorStorage):
+            if src._fp8_dtype != self._fp8_dtype:
+                raise ValueError(
+                    f"{type(self).__name__}.copy_from_storage: src has fp8_dtype "
+                    f"{src._fp8_dtype.name}; {self._fp8_dtype.name} is required. Use quantize_ to "
+                    "convert."
+                )
+            if self._whole is not None and not torch.equal(src._scale_inv, self._scale_inv):
+                raise ValueError(
+                    f"{type(self).__name__}.copy_from_storage: src has scale_inv "
+                    f"{src._scale_inv.item()}, but this is a part of a tensor with scale_inv "
+                    f"{self._scale_inv.item()}; equal ones are required. Use copy_ to convert."
+                )
+        super().copy_from_storage(src)
 
     def _after_gather(self, usages: dict[str, bool]) -> None:
         """Rowwise bytes have arrived: make the copies that a quantizer's usages ask for."""
@@ -259,12 +282,17 @@ class Float8TensorStorage(QuantizedTensorStorage):
                 f"{type(self).__name__}.dequantize: the tensor holds no bytes; they were moved out "
                 "or dropped."
             )
+        # In the order of the bytes: the result has their strides, as the same view of plain values.
+        order = sorted(range(source.dim()), key=source.stride, reverse=True)
+        is_ordered = source.is_contiguous() or not source.permute(order).is_contiguous()
         values = tex.dequantize_fp8(
-            source.contiguous(),
+            (source if is_ordered else source.permute(order)).contiguous(),
             int(self._fp8_dtype),
             scale_inv=self._scale_inv,
             output_dtype=int(TE_DType[kernel_dtype]),
         )
+        if not is_ordered:
+            values = values.permute([order.index(axis) for axis in range(source.dim())])
         if self._data is None:
             values = values.t().reshape(self._shape)
         return values.to(dtype)
