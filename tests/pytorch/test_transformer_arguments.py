@@ -227,3 +227,16 @@ def test_drop_path():
     for value, error in ((None, TypeError), ([1.0], TypeError), (torch.tensor(1.0), ValueError)):
         with pytest.raises(error, match=r"^DropPath.forward: hidden_state "):
             DropPath(0.5)(value)
+
+
+@pytest.mark.parametrize("kind", [TransformerLayer, MultiheadAttention])
+def test_what_the_projections_cannot_do_is_refused_by_the_module_that_was_called(kind):
+    sizes = (HIDDEN, FFN, HEADS) if kind is TransformerLayer else (HIDDEN, HEADS)
+    who = kind.__name__
+    with pytest.raises(NotImplementedError, match=f"^{who}: tensor-parallel size is 2"):
+        kind(*sizes, tp_size=2, device="cpu")
+    with te.quantized_model_init():
+        with pytest.raises(RuntimeError, match=f"^{who}: fuse_qkv_params is False inside"):
+            kind(*sizes, device="cpu")
+        layer = kind(*sizes, fuse_qkv_params=True, device="cpu")
+    assert any(isinstance(weight, te.QuantizedTensor) for weight in layer.parameters())

@@ -29,6 +29,7 @@ from .attention.multi_head_attention import (
     MultiheadAttention,
     check_attention_sizes,
     check_hidden,
+    check_placement,
     default_init,
     remember,
 )
@@ -253,6 +254,7 @@ class TransformerLayer(FastCallModule):
         check_attention_sizes(
             _WHO, hidden_size, num_attention_heads, num_gqa_groups, kv_channels, self.tp_size
         )
+        check_placement(_WHO, tp_group, self.tp_size, device, fuse_qkv_params)
         self.hidden_size = hidden_size
         self.sequence_parallel = self.tp_size > 1 and sequence_parallel
         self.drop_path = DropPath(drop_path_rate) if drop_path_rate > 0.0 else None

@@ -223,3 +223,82 @@ def test_is_first_microbatch(kind, value):
         module(x, is_first_microbatch=value)
     for allowed in (None, True, False, 1, 0):
         assert_identical(module(x, allowed), module(x))
+
+
+MODULES = [
+    ("Linear", (8, 8)),
+    ("LayerNormLinear", (8, 8)),
+    ("LayerNormMLP", (8, 8)),
+    ("LayerNorm", (8,)),
+    ("RMSNorm", (8,)),
+    ("MultiheadAttention", (32, 4)),
+    ("TransformerLayer", (32, 64, 4)),
+]
+EVERY_KIND = pytest.mark.parametrize(("kind", "sizes"), MODULES, ids=[kind for kind, _ in MODULES])
+
+
+@EVERY_KIND
+@pytest.mark.parametrize(
+    ("device", "error", "received"),
+    [
+        ("foo", ValueError, "device is 'foo'"),
+        ("cpu:x", ValueError, "device is 'cpu:x'"),
+        (3.5, TypeError, "device is 3.5"),
+        ([1], TypeError, r"device is \[1\]"),
+    ],
+)
+def test_what_is_no_device_is_refused(kind, sizes, device, error, received):
+    with pytest.raises(error, match=f"^{kind}: {received}; a torch.device or the name of one"):
+        getattr(te, kind)(*sizes, device=device)
+
+
+@EVERY_KIND
+def test_unknown_keywords_are_reported_for_the_class_that_was_called(kind, sizes):
+    with pytest.raises(TypeError, match=rf"^{kind}.__init__\(\) got an unexpected .* 'foo'"):
+        getattr(te, kind)(*sizes, foo=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "name"),
+    [
+        ("Linear", (8, 8), "weight"),
+        ("Linear", (8, 8), "bias"),
+        ("LayerNorm", (8,), "weight"),
+        ("LayerNorm", (8,), "bias"),
+        ("RMSNorm", (8,), "weight"),
+        ("LayerNormLinear", (8, 8), "layer_norm_bias"),
+        ("LayerNormMLP", (8, 8), "fc2_weight"),
+    ],
+)
+def test_a_deleted_parameter_is_named(kind, sizes, name):
+    module = getattr(te, kind)(*sizes, device="cpu")
+    x = torch.randn(3, 8)
+    expected = module(x)
+    parameter = getattr(module, name)
+    delattr(module, name)
+    with pytest.raises(
+        AttributeError, match=rf"^{kind}.forward: parameter {name} is missing; a ten"
+    ):
+        module(x)
+    module.register_parameter(name, parameter)
+    assert torch.equal(module(x), expected)
+
+
+def test_what_a_computed_parameter_raises_is_passed_on():
+    class Computed(te.Linear):
+        @property
+        def scale(self):
+            raise AttributeError("no such scale")
+
+        @property
+        def bias(self):
+            return self.scale
+
+        @bias.setter
+        def bias(self, value):
+            pass
+
+    module = Computed(8, 8, device="cpu")
+    module._parameters.pop("bias", None)
+    with pytest.raises(AttributeError):
+        module(torch.randn(3, 8))

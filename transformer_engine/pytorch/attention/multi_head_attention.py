@@ -24,12 +24,14 @@ from ..arguments import (
 )
 from ..constants import AttnTypes
 from ..cpp_extensions.attention import split_heads
+from ..module.base import check_one_rank, resolve_device
 from ..module.fast_call import FastCallModule
 from ..module.layernorm import LayerNorm
 from ..module.layernorm_linear import LayerNormLinear
 from ..module.linear import Linear
 from ..module.rmsnorm import RMSNorm
 from ..ops.basic.l2normalization import L2Normalization
+from ..quantization import FP8GlobalStateManager
 from .dot_product_attention.dot_product_attention import DotProductAttention
 from .masks import check_window, normalize_mask_type, resolve_mask_rule
 from .problem import QKV_FORMATS
@@ -115,6 +117,20 @@ def check_hidden(who: str, name: str, x: Any, hidden_size: int, qkv_format: str)
     if not x.is_floating_point() or x.dtype.itemsize < 2:
         raise TypeError(
             f"{who}: {name} has dtype {x.dtype}; it must be FP32, BF16 or FP16. Cast it first."
+        )
+
+
+def check_placement(
+    who: str, tp_group: Any, tp_size: int, device: Any, fuse_qkv_params: bool
+) -> None:
+    """What the projections would refuse, in the name of the module that the caller makes."""
+    check_one_rank(who, tp_group, tp_size)
+    resolve_device(device, who)
+    if FP8GlobalStateManager.with_fp8_parameters() and not fuse_qkv_params:
+        raise RuntimeError(
+            f"{who}: fuse_qkv_params is {fuse_qkv_params} inside quantized_model_init; query, key "
+            "and value would be slices of one weight, which is quantized as a whole. Pass "
+            "fuse_qkv_params=True."
         )
 
 
@@ -224,6 +240,7 @@ class MultiheadAttention(FastCallModule):
         groups, head_size = check_attention_sizes(
             _WHO, hidden_size, num_attention_heads, num_gqa_groups, kv_channels, self.tp_size
         )
+        check_placement(_WHO, tp_group, self.tp_size, device, fuse_qkv_params)
         if layer_number is not None:
             check_int(_WHO, "layer_number", layer_number)
         check_probability(_WHO, "attention_dropout", attention_dropout)

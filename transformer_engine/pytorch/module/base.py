@@ -17,6 +17,7 @@ import torch
 
 from transformer_engine.common.recipe import Recipe
 
+from ..arguments import received
 from ..cpp_extensions import state, steps
 from ..quantization import FP8GlobalStateManager
 from ..recipe_state import (
@@ -70,14 +71,26 @@ def get_dummy_wgrad(
     return dummy.detach()
 
 
-def resolve_device(device: torch.device | str | None) -> torch.device:
-    """The device a module is built on.
+def resolve_device(device: torch.device | str | None, owner: str = "device") -> torch.device:
+    """The device that `owner` is built on.
 
     The constructors' default "cuda" means: the device of a surrounding ``torch.device`` context
     if there is one, else CUDA when it is available, else the CPU. Any other value is taken as is.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what names no device.
     """
     if device is not None and str(device) != "cuda":
-        return torch.device(device)
+        try:
+            return torch.device(device)
+        except (TypeError, RuntimeError) as error:
+            is_text = isinstance(error, RuntimeError)  # torch: of the right type, but no device
+            raise (ValueError if is_text else TypeError)(
+                f"{owner}: device is {received(device)}; a torch.device or the name of one is "
+                "required. Pass 'cpu', 'cuda', 'cuda:0' or 'meta'."
+            ) from None
     default = torch.get_default_device()
     if default.type != "cpu":
         return default
@@ -524,7 +537,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         NotImplementedError
             For a group of more than one rank.
         """
-        _check_one_rank(type(self).__name__, tp_group, self.tp_size)
+        check_one_rank(type(self).__name__, tp_group, self.tp_size)
         self.tp_group = tp_group
 
     # ---- delayed weight gradients ------------------------------------------------------------
@@ -703,7 +716,7 @@ def _keep_init_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> None
     parameter.clear_high_precision_init_val = _clear_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]
 
 
-def _check_one_rank(owner: str, tp_group: Any, tp_size: int) -> None:
+def check_one_rank(owner: str, tp_group: Any, tp_size: int) -> None:
     size = tp_size
     if tp_group is not None:
         size = torch.distributed.get_world_size(tp_group)

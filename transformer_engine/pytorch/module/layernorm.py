@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -54,7 +53,7 @@ class LayerNorm(NormModule):
 
     _is_rmsnorm = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public signature
         self,
         normalized_shape: Iterable[int] | int | None = None,
         eps: float = 1e-5,
@@ -62,7 +61,11 @@ class LayerNorm(NormModule):
         params_dtype: torch.dtype | None = None,
         zero_centered_gamma: bool = False,
         hidden_size: int | None = None,
-        **kwargs: Any,
+        *,
+        device: torch.device | str = "cuda",
+        dtype: torch.dtype | None = None,
+        sm_margin: int | dict[str, int] = 0,
+        name: str | None = None,
     ) -> None:
         super().__init__(
             normalized_shape,
@@ -71,7 +74,10 @@ class LayerNorm(NormModule):
             params_dtype,
             zero_centered_gamma,
             hidden_size,
-            **kwargs,
+            device=device,
+            dtype=dtype,
+            sm_margin=sm_margin,
+            name=name,
         )
         self._register("bias", zeros_init)
         self.reset_parameters(defer_init=self.weight.device.type == "meta")

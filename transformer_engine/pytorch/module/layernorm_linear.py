@@ -153,7 +153,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
         self.return_layernorm_output_gathered = return_layernorm_output_gathered
         placement = Placement.checked(
             "LayerNormLinear",
-            resolve_device(device),
+            resolve_device(device, "LayerNormLinear"),
             params_dtype,
             init_method=init_method,
             get_rng_state_tracker=get_rng_state_tracker,

@@ -194,7 +194,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         self.checkpoint = checkpoint
         placement = Placement.checked(
             "LayerNormMLP",
-            resolve_device(device),
+            resolve_device(device, "LayerNormMLP"),
             params_dtype,
             init_method=init_method,
             get_rng_state_tracker=get_rng_state_tracker,

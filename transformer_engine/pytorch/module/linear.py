@@ -143,7 +143,7 @@ class Linear(TransformerEngineBaseModule):
         self.use_bias = bias
         self.return_bias = return_bias
         self.save_original_input = save_original_input
-        device = resolve_device(device)
+        device = resolve_device(device, "Linear")
         shape = WeightShape(
             out_features=out_features,
             in_features=in_features,

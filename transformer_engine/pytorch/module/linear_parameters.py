@@ -17,7 +17,7 @@ from .arguments import check_callable, check_flags, check_name, check_size, para
 from .base import (
     InitMethod,
     TransformerEngineBaseModule,
-    _check_one_rank,
+    check_one_rank,
     default_init,
     zeros_init,
 )
@@ -130,7 +130,7 @@ class LinearOptions:
                 f"{owner}: symmetric_ar_type is {self.symmetric_ar_type!r}; one of "
                 f"{SYMMETRIC_AR_TYPES} is required."
             )
-        _check_one_rank(owner, self.tp_group, self.tp_size)
+        check_one_rank(owner, self.tp_group, self.tp_size)
         wanted = [name for name, value in self.ub_flags.items() if value]
         if wanted and self.sequence_parallel:
             warnings.warn(

@@ -45,10 +45,10 @@ class NormModule(TransformerEngineBaseModule):
         zero_centered_gamma: bool,
         hidden_size: int | None,
         *,
-        device: torch.device | str = "cuda",
-        dtype: torch.dtype | None = None,
-        sm_margin: int | dict[str, int] = 0,
-        name: str | None = None,
+        device: torch.device | str,
+        dtype: torch.dtype | None,
+        sm_margin: int | dict[str, int],
+        name: str | None,
     ) -> None:
         super().__init__(name)
         owner = type(self).__name__
@@ -71,7 +71,10 @@ class NormModule(TransformerEngineBaseModule):
         check_margin(owner, sm_margin)
         self.sm_margin = sm_margin
         self._marks_sequence_parallel = sequence_parallel
-        self._placement = (resolve_device(device), parameter_dtype(owner, name_of_dtype, dtype))
+        self._placement = (
+            resolve_device(device, owner),
+            parameter_dtype(owner, name_of_dtype, dtype),
+        )
         self._register("weight", zeros_init if zero_centered_gamma else ones_init)
 
     def _register(self, name: str, init_fn: InitMethod) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ class RMSNorm(NormModule):
 
     _is_rmsnorm = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public signature
         self,
         normalized_shape: Iterable[int] | int | None = None,
         eps: float = 1e-5,
@@ -33,7 +32,11 @@ class RMSNorm(NormModule):
         params_dtype: torch.dtype | None = None,
         zero_centered_gamma: bool = False,
         hidden_size: int | None = None,
-        **kwargs: Any,
+        *,
+        device: torch.device | str = "cuda",
+        dtype: torch.dtype | None = None,
+        sm_margin: int | dict[str, int] = 0,
+        name: str | None = None,
     ) -> None:
         super().__init__(
             normalized_shape,
@@ -42,7 +45,10 @@ class RMSNorm(NormModule):
             params_dtype,
             zero_centered_gamma,
             hidden_size,
-            **kwargs,
+            device=device,
+            dtype=dtype,
+            sm_margin=sm_margin,
+            name=name,
         )
         self.reset_parameters(defer_init=self.weight.device.type == "meta")
 

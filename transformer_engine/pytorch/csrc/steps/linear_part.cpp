@@ -288,7 +288,7 @@ LinearParameters LinearPart::read_parameters(PyObject* module,
   int64_t rows = 0;
   int64_t bias_numel = 0;
   for (const Name& name : spec_.weight_names) {
-    parameters.weights.push_back(read_tensor(module, name));
+    parameters.weights.push_back(read_tensor(module, name, spec_.label));
     const at::Tensor& weight = parameters.weights.back();
     TE_CHECK(weight.defined(), spec_.label, ": parameter ", name.text(),
              " is None; a tensor of shape [rows, ", spec_.in_features, "] is required.");
@@ -303,7 +303,7 @@ LinearParameters LinearPart::read_parameters(PyObject* module,
            spec_.out_features, " are required.");
   for (size_t i = 0; i < spec_.bias_names.size(); ++i) {
     const Name& name = spec_.bias_names[i];
-    at::Tensor bias = read_tensor(module, name);
+    at::Tensor bias = read_tensor(module, name, spec_.label);
     if (!bias.defined() || (bias.numel() == 0 && parameters.weights[i].size(0) != 0)) {
       parameters.biases.clear();
       bias_numel = 0;

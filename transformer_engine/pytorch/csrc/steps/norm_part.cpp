@@ -32,7 +32,7 @@ NormParameters read_norm_parameters(const NormSpec& spec, PyObject* module,
                                     const ParameterRule& required) {
   NormParameters parameters;
   const auto read = [&](const Name& name) {
-    at::Tensor tensor = read_tensor(module, name);
+    at::Tensor tensor = read_tensor(module, name, spec.label);
     TE_CHECK(tensor.defined(), spec.label, ": parameter ", name.text(), " is None; a tensor of ",
              spec.hidden, " elements is required.");
     TE_CHECK(tensor.numel() == spec.hidden, spec.label, ": parameter ", name.text(), " has shape ",

@@ -123,7 +123,7 @@ void require_native(const at::Tensor& tensor, PyObject* object, const std::strin
                                                     : std::string(" is a wrapper of a transform"))};
 }
 
-at::Tensor read_tensor(PyObject* module, const Name& name) {
+at::Tensor read_tensor(PyObject* module, const Name& name, const std::string& label) {
   static const Name parameters("_parameters");
   PyObject* const dict = find_attribute(module, parameters);
   PyObject* value = dict != nullptr ? PyDict_GetItemWithError(dict, name.object()) : nullptr;
@@ -131,6 +131,15 @@ at::Tensor read_tensor(PyObject* module, const Name& name) {
   if (value == nullptr) {
     keep_alive = py::reinterpret_steal<py::object>(PyObject_GetAttr(module, name.object()));
     if (!keep_alive) {
+      // A property of the class that raises speaks for itself.
+      if (PyErr_ExceptionMatches(PyExc_AttributeError) != 0 &&
+          _PyType_Lookup(Py_TYPE(module), name.object()) == nullptr) {
+        py::set_error(PyExc_AttributeError,
+                      concat(label, ": parameter ", name.text(),
+                             " is missing; a tensor is required. Register it again with "
+                             "register_parameter.")
+                          .c_str());
+      }
       throw py::error_already_set();
     }
     value = keep_alive.ptr();

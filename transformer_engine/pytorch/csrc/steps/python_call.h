@@ -59,9 +59,9 @@ struct NeedsComposedForward {
 void require_native(const at::Tensor& tensor, PyObject* object, const std::string& name);
 
 // The module's parameter (or buffer, or attribute: a parametrized weight is one) of that name;
-// undefined for None. TypeError when it is no tensor, NeedsComposedForward when native code cannot
-// read it.
-at::Tensor read_tensor(PyObject* module, const Name& name);
+// undefined for None. AttributeError, in the name of the forward called `label`, when there is
+// none, TypeError when it is no tensor, NeedsComposedForward when native code cannot read it.
+at::Tensor read_tensor(PyObject* module, const Name& name, const std::string& label);
 // An instance attribute, borrowed, or null when there is none.
 PyObject* find_attribute(PyObject* module, const Name& name);
 
