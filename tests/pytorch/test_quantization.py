@@ -202,6 +202,43 @@ def test_the_environment_asks_for_the_unfused_rule(monkeypatch, algo):
         model.check(module)
 
 
+@pytest.mark.parametrize(
+    ("field", "answer", "error", "message"),
+    [
+        ("amax_compute_algo", 3.0, TypeError, r"returned 3\.0 of type float; .* shape \(3,\)"),
+        ("amax_compute_algo", torch.ones(2), ValueError, r"shape \(2,\) .*of shape \(3,\)"),
+        ("amax_compute_algo", torch.ones(4, 3), ValueError, r"shape \(4, 3\) .*of shape \(3,\)"),
+        ("amax_compute_algo", torch.ones(3, dtype=torch.int64), ValueError, r"torch\.int64"),
+        ("scaling_factor_compute_algo", "x", TypeError, r"returned 'x' of type str"),
+        ("scaling_factor_compute_algo", None, TypeError, r"returned None of type NoneType"),
+        ("scaling_factor_compute_algo", torch.ones(()), ValueError, r"shape \(\) .*\(3,\)"),
+        *(
+            ("scaling_factor_compute_algo", torch.tensor([1.0, bad, 2.0]), ValueError, r"positive")
+            for bad in (0.0, -1.0, float("nan"), float("inf"))
+        ),
+    ],
+)
+def test_unfit_answers_of_callables_are_refused(field, answer, error, message):
+    answers = {}
+    recipe = DelayedScaling(amax_history_len=4, **{field: lambda *_: answers[field]})
+    answers[field] = torch.ones(3)
+    module = make("Linear")
+    with te.autocast(recipe=recipe):
+        module(make_input())
+    state = module.fp8_meta["scaling_fwd"]
+    scale = state.scale.clone()
+    answers[field] = answer
+    with (
+        pytest.raises(error, match=f"DelayedScaling: {field} .*{message}"),
+        te.autocast(recipe=recipe),
+    ):
+        module(make_input())
+        history = state.amax_history.clone()
+    assert torch.equal(state.scale, scale)
+    assert torch.equal(state.amax_history, history)
+    assert not manager.is_fp8_enabled()
+
+
 def test_an_error_in_a_callable_reaches_the_caller():
     def fails(history):
         raise ArithmeticError("no amax")

@@ -444,6 +444,31 @@ def _reduced_amaxes(group: Any, members: Sequence[Any]) -> Sequence[torch.Tensor
     return flat.split([state.scale.numel() for state in members])
 
 
+def _checked_answer(field: str, answer: Any, like: torch.Tensor) -> torch.Tensor:
+    """What a callable of the recipe returned: one floating-point number per tensor."""
+    if not isinstance(answer, torch.Tensor):
+        raise TypeError(
+            f"DelayedScaling: {field} returned {answer!r} of type {type(answer).__name__}; a "
+            f"floating-point tensor of shape {tuple(like.shape)} is required."
+        )
+    if answer.shape != like.shape or not answer.is_floating_point():
+        raise ValueError(
+            f"DelayedScaling: {field} returned a tensor of shape {tuple(answer.shape)} and dtype "
+            f"{answer.dtype}; floating point of shape {tuple(like.shape)}, one number for each "
+            "quantized tensor, is required."
+        )
+    return answer
+
+
+def _check_scales(scale: torch.Tensor) -> None:
+    usable = torch.isfinite(scale) & (scale > 0)
+    if not usable.all():
+        raise ValueError(
+            f"DelayedScaling: scaling_factor_compute_algo returned scales {scale.tolist()}; "
+            "positive finite ones are required. Keep the present scale where the amax is unusable."
+        )
+
+
 def _unfused_update(state: Any, recipe: DelayedScaling, reduced: torch.Tensor | None) -> None:
     """The update in torch operations, for recipes with callables.
 
@@ -452,16 +477,18 @@ def _unfused_update(state: Any, recipe: DelayedScaling, reduced: torch.Tensor | 
     """
     history = state.amax_history
     if reduced is not None:
+        history = history.clone()  # the state changes only once the callables have answered well
         history[0] = reduced
     algo = recipe.amax_compute_algo
     if callable(algo):
-        amax = algo(history)
+        amax = _checked_answer("amax_compute_algo", algo(history), state.scale)
     else:
         amax = history.amax(dim=0) if algo == "max" else history[0].clone()
     rolled = torch.roll(history, -1, 0) if history.shape[0] > 1 else history.clone()
     rolled[0] = 0
     if recipe.scaling_factor_compute_algo is not None:
         scale = recipe.scaling_factor_compute_algo(amax, state.scale, state.fp8_max, recipe)
+        _check_scales(_checked_answer("scaling_factor_compute_algo", scale, state.scale))
     else:
         # A tensor over a tensor: torch computes a number over a tensor by its reciprocal.
         quotient = (torch.full_like(amax, state.fp8_max) / amax) / 2**recipe.margin
@@ -469,7 +496,7 @@ def _unfused_update(state: Any, recipe: DelayedScaling, reduced: torch.Tensor | 
         usable = torch.isfinite(amax) & (amax > 0)
         scale = torch.where(usable, quotient, state.scale)
     state.replace_scale(scale)
-    history.copy_(rolled)
+    state.amax_history.copy_(rolled)
 
 
 def _advance(state: Any, reduced: torch.Tensor | None) -> None:
