@@ -372,6 +372,11 @@ class ManualOffloadSynchronizer:
 
     Per layer: `start_offload_layer` after its sync call, later
     `release_activation_forward_gpu_memory`, then `start_reload_layer` before its backward pass.
+
+    Parameters
+    ----------
+    context : OffloadContext
+        Whose layers to move. `get_cpu_offload_context` makes both.
     """
 
     def __init__(self, context: OffloadContext) -> None:

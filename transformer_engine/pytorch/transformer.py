@@ -93,6 +93,7 @@ class TransformerLayer(FastCallModule):
     num_gqa_groups : int, optional
         Key and value heads, default as many as query heads.
     layernorm_epsilon : float
+        Epsilon of the norms.
     hidden_dropout, attention_dropout : float
         Dropout of the two branches, and of the softmax output.
     init_method, output_layer_init_method : callable, optional
@@ -110,17 +111,22 @@ class TransformerLayer(FastCallModule):
     params_dtype : torch.dtype, optional
         Default ``torch.get_default_dtype()``.
     get_rng_state_tracker : callable, optional
+        Returns the tracker under which weights and the dropout of attention are drawn.
     fuse_wgrad_accumulation : bool
         Weight gradients go to ``main_grad``; needs `fuse_qkv_params`.
     seq_length, micro_batch_size : int, optional
         With `sequence_parallel`, `seq_length` is checked against the input.
+    apply_residual_connection_post_layernorm, output_layernorm, parallel_attention_mlp : bool
+        Order of norms and branches, see above. The last excludes the other two, and a decoder.
     layer_type : {"encoder", "decoder"}
         A decoder has cross attention.
     drop_path_rate : float
         Probability to drop the branch of a sample (index of dimension 0), not for cross attention.
     fuse_qkv_params, qkv_weight_interleaved, rotary_pos_interleaved, qk_norm_type, qk_norm_eps,
     qk_norm_before_rope, softmax_type
-        See :class:`MultiheadAttention`.
+        See :class:`MultiheadAttention`. ``quantized_model_init`` needs `fuse_qkv_params`.
+    zero_centered_gamma : bool
+        The weights of the norms are stored minus one and start at 0.
     ub_tp_comm_overlap, ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad,
     ub_bulk_wgrad : bool
         Overlap of communication; each is on only with `ub_tp_comm_overlap`.
@@ -129,15 +135,22 @@ class TransformerLayer(FastCallModule):
     activation, activation_params
         See :class:`LayerNormMLP`.
     normalization : {"LayerNorm", "RMSNorm"}
-    device : torch.device
+        Kind of all norms but those of query and key.
+    device : torch.device or str
+        Of the parameters; "cuda" means the CPU where there is no CUDA.
     attn_input_format : {"sbhd", "bshd", "thd"}
         Format of `hidden_states`.
     name : str, optional
+        Prefix of the children's names, for messages and debugging.
 
     Raises
     ------
-    ValueError
-        Options that exclude each other, unknown names.
+    ValueError, TypeError
+        Options that exclude each other, unknown names, values of another kind.
+    RuntimeError
+        Inside ``quantized_model_init`` without `fuse_qkv_params`.
+    NotImplementedError
+        For more than one tensor-parallel rank, and an unknown activation.
     """
 
     def __init__(  # noqa: PLR0913 - public signature

@@ -165,24 +165,55 @@ class MultiheadAttention(FastCallModule):
         Normalize the input first (inside the query-key-value projection).
     return_layernorm_output : bool
         Return that normalized input too; needs `input_layernorm`.
+    fuse_wgrad_accumulation : bool
+        The projections add their weight gradients to ``main_grad``; see :class:`Linear`.
+    get_rng_state_tracker : callable, optional
+        Returns the tracker under which weights and dropout masks are drawn.
+    params_dtype : torch.dtype, optional
+        Of the parameters, default ``torch.get_default_dtype()``.
     attention_type : {"self", "cross"}
+        Whether keys and values are projected from the input or from `encoder_output`.
     fuse_qkv_params : bool
-        One parameter for query, key and value instead of three.
+        One parameter for query, key and value instead of three. Needed inside
+        ``quantized_model_init``.
+    zero_centered_gamma : bool
+        The weight of the input norm is stored minus one and starts at 0.
     qkv_weight_interleaved : bool
         Rows of the fused weight are ``[g, h / g + 2, d]`` instead of ``[h / g + 2, g, d]``; without
         `fuse_qkv_params` the three parameters stand one after the other.
     rotary_pos_interleaved : bool
         Rotary embeddings pair neighbouring channels.
+    ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad, ub_bulk_wgrad : bool
+        Overlap of communication with several ranks; no effect on one.
+    bias : bool
+        Whether the projections have biases.
     normalization : {"LayerNorm", "RMSNorm"}
+        Kind of the input norm.
+    device : torch.device or str
+        Of the parameters; "cuda" means the CPU where there is no CUDA.
+    name : str, optional
+        Prefix of the children's names, for messages and debugging.
     qk_norm_type : {"L2Normalization", "RMSNorm", "LayerNorm"}, optional
-        Normalize query and key over the head size, after rotary embeddings unless
-        `qk_norm_before_rope`.
+        Normalize query and key over the head size.
+    qk_norm_eps : float
+        Epsilon of these norms.
+    qk_norm_before_rope : bool
+        Normalize before the rotary embeddings instead of after them.
     qkv_format : {"sbhd", "bshd", "thd"}
         Format of the input: ``[s, b, hidden]``, ``[b, s, hidden]`` or ``[t, hidden]``.
     seq_length, micro_batch_size : int, optional
         Accepted; nothing needs warming up.
+    softmax_type : {"vanilla", "off-by-one", "learnable"}
+        See :class:`DotProductAttention`.
 
-    The remaining arguments are those of :class:`Linear` and :class:`DotProductAttention`.
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments outside the above.
+    RuntimeError
+        Inside ``quantized_model_init`` without `fuse_qkv_params`.
+    NotImplementedError
+        For more than one tensor-parallel rank.
     """
 
     def __init__(  # noqa: PLR0913 - public signature

@@ -14,6 +14,15 @@ class GroupedLinear(torch.nn.Module):
 
     The class exists because clients derive from it when they are imported.
 
+    Parameters
+    ----------
+    num_gemms : int
+        Groups of rows, each with a weight of its own.
+    in_features, out_features : int
+        Sizes of the last dimension of input and output.
+    **options
+        Those of `Linear`.
+
     Raises
     ------
     NotImplementedError

@@ -41,7 +41,10 @@ class LayerNorm(NormModule):
     dtype : torch.dtype, optional
         Of the parameters: torch.float32, bfloat16 or float16; torch's default dtype when None.
     sm_margin : int or dict, default 0
-        Accepted; multiprocessors to leave free on a GPU.
+        Accepted; multiprocessors to leave free on a GPU, for each of the passes "forward",
+        "backward" and "inference" if it is a dict.
+    name : str, optional
+        For messages and debugging; ``Layer_<n>`` when None.
 
     Raises
     ------

@@ -18,8 +18,33 @@ class RMSNorm(NormModule):
     """y = x / sqrt(mean(x^2) + eps) * weight over the trailing dimensions
 
     Statistics are FP32 (Zhang and Sennrich 2019, arXiv:1910.07467); as with `LayerNorm`,
-    magnitudes beyond about 1e18 leave their range. The parameters, and the errors raised, are
-    those of `LayerNorm`.
+    magnitudes beyond about 1e18 leave their range. There is no bias.
+
+    Parameters
+    ----------
+    normalized_shape : int or iterable of int
+        The trailing dimensions over which the mean square is taken.
+    eps : float, default 1e-5
+        Added to the mean square; finite, at least 0.
+    zero_centered_gamma : bool, default False
+        Store the weight minus one: it starts at 0 instead of 1.
+    device : torch.device or str, default "cuda"
+        Of the weight; "cuda" means the CPU where there is no CUDA.
+    dtype : torch.dtype, optional
+        Of the weight, as for `LayerNorm`.
+    sequence_parallel : bool, optional
+        Attribute to set on the weight; not set when None.
+    sm_margin : int or dict, default 0
+        Accepted, as by `LayerNorm`.
+    params_dtype, hidden_size : optional
+        Deprecated synonyms of `dtype` and `normalized_shape`.
+    name : str, optional
+        For messages and debugging.
+
+    Raises
+    ------
+    RuntimeError, ValueError, TypeError
+        As `LayerNorm`.
     """
 
     _is_rmsnorm = True

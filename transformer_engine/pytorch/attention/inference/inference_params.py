@@ -13,7 +13,32 @@ __all__ = ["InferenceParams"]
 
 
 class InferenceParams:
-    """State of a key-value cache. Its construction raises NotImplementedError in this version."""
+    """State of a key-value cache; not in this version.
+
+    Parameters
+    ----------
+    max_batch_size, max_sequence_length : int
+        Sequences, and tokens of each, that the cache can hold.
+    num_heads_kv, head_dim_k, head_dim_v : int, optional
+        Key and value heads and their sizes; `head_dim_v` is `head_dim_k` when None.
+    dtype : torch.dtype, optional
+        Of keys and values.
+    is_paged : bool, default False
+        Keep them in pages instead of one block per sequence.
+    total_num_pages, page_size : int, optional
+        Number of pages, and tokens of each, of a paged cache.
+    max_ctx_len : int, optional
+        Longest prompt, in tokens.
+    qkv_format : {"bshd", "sbhd", "thd"}
+        Format of the tensors given to attention.
+    custom_cache_manager : object, optional
+        In place of the cache's own manager.
+
+    Raises
+    ------
+    NotImplementedError
+        When constructed.
+    """
 
     def __init__(  # noqa: PLR0913 - public signature
         self,
