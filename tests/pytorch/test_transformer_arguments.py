@@ -240,3 +240,16 @@ def test_what_the_projections_cannot_do_is_refused_by_the_module_that_was_called
             kind(*sizes, device="cpu")
         layer = kind(*sizes, fuse_qkv_params=True, device="cpu")
     assert any(isinstance(weight, te.QuantizedTensor) for weight in layer.parameters())
+
+
+@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize("kind", [TransformerLayer, MultiheadAttention])
+def test_a_module_without_data_refuses_tensors_without_data(kind, amp):
+    sizes = (HIDDEN, FFN, HEADS) if kind is TransformerLayer else (HIDDEN, HEADS)
+    module = kind(*sizes, device="meta")
+    message = f"^{kind.__name__}.forward: hidden_states is on meta"
+    with (
+        torch.autocast("cpu", torch.bfloat16, enabled=amp),
+        pytest.raises(ValueError, match=message),
+    ):
+        module(X.to("meta"))

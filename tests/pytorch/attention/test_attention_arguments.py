@@ -235,3 +235,18 @@ def test_tensor_parallel_ranks_together_compute_all_heads(options, monkeypatch):
         mine = (x.chunk(ranks, 2)[rank] for x in (q, k, v))
         parts.append(module(*mine, **options))
     assert torch.equal(torch.cat(parts, -1), expected)
+
+
+@pytest.mark.parametrize("mask", ["no_mask", "causal", "padding"])
+@pytest.mark.parametrize("amp", [False, True])
+def test_tensors_without_data_are_refused(mask, amp):
+    module = DotProductAttention(2, 8)
+    x = torch.empty(3, 1, 2, 8, device="meta")
+    real = torch.zeros(3, 1, 2, 8)
+    with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+        with pytest.raises(
+            ValueError, match=r"DotProductAttention.forward: .* are on meta; tensors"
+        ):
+            module(x, x, x, attn_mask_type=mask)
+        with pytest.raises((TypeError, ValueError), match=r"DotProductAttention.forward: .* meta"):
+            module(real, x, x, attn_mask_type=mask)
