@@ -218,6 +218,56 @@ def test_an_optimizer_trains_a_part(kind):
         plain = check(tensor, plain, kind)
 
 
+class RoundingLBFGS(torch.optim.LBFGS):
+    """LBFGS on plain parameters that are rounded to a format after every write."""
+
+    def __init__(self, parameter, quantizer, **options):
+        super().__init__([parameter], **options)
+        self.parameter, self.quantizer = parameter, quantizer
+
+    def _add_grad(self, *arguments):
+        super()._add_grad(*arguments)
+        self.round()
+
+    def _set_param(self, *arguments):
+        super()._set_param(*arguments)
+        self.round()
+
+    def round(self):
+        with torch.no_grad():
+            self.parameter.copy_(self.quantizer(self.parameter.detach()).dequantize())
+
+
+@KINDS
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+def test_lbfgs_goes_the_way_of_a_twin_rounded_at_every_write(kind, line_search):
+    weight = torch.nn.Parameter(make_tensor(kind, shape=(8, 8)))
+    twin = torch.nn.Parameter(weight.dequantize().detach().clone())
+    x = random_tensor((32, 8), seed=1)
+    target = x @ random_tensor((8, 8), seed=2)
+    options = {"max_iter": 8, "line_search_fn": line_search}
+    twin_optimizer = RoundingLBFGS(twin, weight._quantizer, **options)
+    losses = []
+    for parameter, optimizer in (
+        (weight, torch.optim.LBFGS([weight], **options)),
+        (twin, twin_optimizer),
+    ):
+
+        def closure(parameter=parameter, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (torch.nn.functional.linear(x, parameter) - target).square().mean()
+            loss.backward()
+            return loss
+
+        first = closure().item()
+        for _ in range(3):
+            optimizer.step(closure)
+        losses.append(closure().item())
+        assert losses[-1] < first / 4
+    assert losses[0] == losses[1]
+    assert_identical(weight.dequantize().detach(), twin.detach())
+
+
 @KINDS
 def test_a_part_of_a_transpose_alone_can_be_written(kind):
     tensor = make_tensor(kind, rowwise=False)

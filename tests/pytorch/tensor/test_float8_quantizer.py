@@ -206,9 +206,69 @@ def test_a_quantized_input_is_dequantized_first(make):
 
 
 @BOTH
-def test_integers_are_refused(make):
-    with pytest.raises(TypeError, match="tensor has dtype"):
-        make()(torch.arange(3))
+@pytest.mark.parametrize(
+    "dtype", [torch.int32, torch.bool, torch.uint8, torch.float8_e4m3fn, torch.complex64]
+)
+def test_other_dtypes_are_refused(make, dtype):
+    with pytest.raises(TypeError, match=f"quantize: tensor has dtype {dtype}; float32, bfloat16"):
+        make()(torch.ones(3).to(dtype))
+    tensor = make()(torch.ones(3))
+    with pytest.raises(TypeError, match=f"update_quantized: tensor has dtype {dtype}"):
+        tensor.quantize_(torch.zeros(3).to(dtype))
+    assert_identical(tensor.dequantize(), torch.ones(3))
+
+
+@BOTH
+def test_empty_tensors_of_other_dtypes_and_sizes_are_refused(make):
+    quantizer = make()
+    for dtype in (torch.int32, torch.float8_e4m3fn, "float32"):
+        with pytest.raises(TypeError, match=f"make_empty: dtype is {dtype}; float32"):
+            quantizer.make_empty((2, 3), dtype=dtype)
+    with pytest.raises(ValueError, match="make_empty: a size in shape is -1; "):
+        quantizer.make_empty((-1, 3))
+    with pytest.raises(TypeError, match=r"make_empty: a size in shape is 2\.5"):
+        quantizer.make_empty((2.5, 3))
+    tensor = quantizer(torch.ones(2, 3))
+    for plain in (
+        torch.empty_like(tensor, dtype=torch.bool),
+        tensor.new_empty((2,), dtype=torch.int32),
+        tensor.new_zeros((2,), dtype=torch.int64),
+    ):
+        assert type(plain) is torch.Tensor
+
+
+@BOTH
+def test_usages_are_flags(make):
+    quantizer = make(rowwise=True, columnwise=False)
+    with pytest.raises(TypeError, match="set_usage: rowwise is 'x'; it must be True or False"):
+        quantizer.set_usage(rowwise="x", columnwise=True)
+    with pytest.raises(TypeError, match="set_usage: columnwise is 2; it must be"):
+        quantizer.set_usage(rowwise=False, columnwise=2)
+    assert quantizer.get_usages() == {"rowwise": True, "columnwise": False}
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_scales_that_cannot_be_are_refused(value):
+    with pytest.raises(ValueError, match=r"Float8Quantizer: scale is .*; a positive finite"):
+        Float8Quantizer(torch.tensor([value]), torch.zeros(1), DType.kFloat8E4M3)
+
+
+def test_scale_and_amax_are_tensors():
+    one = torch.ones(1)
+    for name in ("scale", "amax"):
+        arguments = {"scale": one, "amax": one, name: 3.0}
+        with pytest.raises(
+            TypeError, match=rf"Float8Quantizer: {name} is 3\.0; it must be a torch"
+        ):
+            Float8Quantizer(**arguments, fp8_dtype=DType.kFloat8E4M3)
+        quantizer = delayed_quantizer()
+        with pytest.raises(
+            TypeError, match=rf"Float8Quantizer: {name} is 3\.0; it must be a torch"
+        ):
+            setattr(quantizer, name, 3.0)
+        with pytest.raises(ValueError, match=rf"quantizer: {name} has shape \[2\]"):
+            setattr(quantizer, name, torch.ones(2))
+        assert quantizer.scale.item() == 4.0
 
 
 @BOTH

@@ -16,6 +16,7 @@ import torch
 
 from transformer_engine.common.recipe import Recipe
 
+from ..arguments import check_flag, check_tensor
 from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .quantizer import Quantizer, as_quantizable
@@ -46,8 +47,27 @@ def core_setting(name: str, convert: Callable[[Any], Any], text: str) -> Any:
     return property(read, write, doc=text)
 
 
-def _same(value: Any) -> Any:
-    return value
+def _core_tensor(name: str) -> Any:
+    """A float32 [1] tensor that lives in the native object."""
+
+    def read(self: Float8Quantizer) -> Any:
+        return getattr(self._core, name)
+
+    def write(self: Float8Quantizer, value: Any) -> None:
+        setattr(self._core, name, check_tensor(type(self).__name__, name, value))
+
+    return property(read, write, doc="float32 [1].")
+
+
+def _check_scale(scale: torch.Tensor) -> None:
+    if type(scale) is not torch.Tensor or not scale.is_cpu or scale.numel() != 1:
+        return  # values that cannot be read cheaply; the native object checks the shape
+    value = scale.item()
+    if not 0 < value < math.inf:
+        raise ValueError(
+            f"Float8Quantizer: scale is {value}; a positive finite number is required. Use 1 where "
+            "nothing is known."
+        )
 
 
 class Float8QuantizerBase(Quantizer):
@@ -334,6 +354,12 @@ class Float8Quantizer(Float8QuantizerBase):
         kFloat8E4M3 or kFloat8E5M2.
     rowwise, columnwise : bool, default True
         Which copies to make.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `scale` or `amax` is no float32 tensor of one element; if the scale, where the CPU can
+        read it, is not positive and finite.
     """
 
     def __init__(
@@ -345,22 +371,26 @@ class Float8Quantizer(Float8QuantizerBase):
         rowwise: bool = True,
         columnwise: bool = True,
     ) -> None:
-        dtype = check_fp8_dtype("Float8Quantizer", fp8_dtype)
-        core = tex.Float8QuantizerCore(scale, amax, int(dtype), rowwise, columnwise)
+        owner = "Float8Quantizer"
+        dtype = check_fp8_dtype(owner, fp8_dtype)
+        _check_scale(check_tensor(owner, "scale", scale))
+        check_tensor(owner, "amax", amax)
+        core = tex.Float8QuantizerCore(
+            *(scale, amax, int(dtype)),
+            *(check_flag(owner, "rowwise", rowwise), check_flag(owner, "columnwise", columnwise)),
+        )
         super().__init__(core, rowwise=rowwise, columnwise=columnwise)
 
-    scale: torch.Tensor = core_setting("scale", _same, "float32 [1].")
-    amax: torch.Tensor = core_setting("amax", _same, "float32 [1].")
+    scale: torch.Tensor = _core_tensor("scale")
+    amax: torch.Tensor = _core_tensor("amax")
 
     def copy(self) -> Float8Quantizer:
         """A quantizer of its own that shares scale and amax."""
-        other = Float8Quantizer(
-            self.scale,
-            self.amax,
-            self.dtype,
-            rowwise=self.rowwise_usage,
-            columnwise=self.columnwise_usage,
-        )
+        # Not by the constructor: views of a tensor are made also while its scale is unusable.
+        usages = (self.rowwise_usage, self.columnwise_usage)
+        core = tex.Float8QuantizerCore(self.scale, self.amax, int(self.dtype), *usages)
+        other = Float8Quantizer.__new__(Float8Quantizer)
+        Float8QuantizerBase.__init__(other, core, rowwise=usages[0], columnwise=usages[1])
         self._copy_settings_to(other)
         return other
 

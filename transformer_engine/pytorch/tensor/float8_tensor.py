@@ -15,7 +15,7 @@ from ..constants import DType
 from .float8_current_scaling import Float8CurrentScalingQuantizer
 from .float8_quantizer import Float8Quantizer
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten
-from .quantizer import Quantizer
+from .quantizer import NOMINAL_DTYPES, Quantizer
 from .storage.float8_tensor_storage import Float8TensorStorage, count_write
 
 __all__ = [
@@ -282,7 +282,7 @@ def _view_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 def _new_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor: Float8Tensor = args[0]
-    if tensor._data is None:
+    if tensor._data is None or kwargs.get("dtype") not in (None, *NOMINAL_DTYPES):
         return NotImplemented
     device = kwargs.get("device") or tensor.device
     data = torch.zeros(args[1], dtype=torch.uint8, device=device)

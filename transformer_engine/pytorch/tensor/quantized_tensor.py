@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch.utils._pytree import tree_map
 
-from .quantizer import HIGH_PRECISION_DTYPES, Quantizer
+from .quantizer import HIGH_PRECISION_DTYPES, NOMINAL_DTYPES, Quantizer
 from .storage.float8_tensor_storage import count_write
 from .storage.quantized_storage import QuantizedTensorStorage
 
@@ -507,7 +507,7 @@ def _copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return dst
     # copy_ broadcasts and converts; quantizers take exactly the shape.
     plain = _to_plain(src)
-    if plain.dtype not in (*HIGH_PRECISION_DTYPES, torch.float64):
+    if plain.dtype not in NOMINAL_DTYPES:
         plain = plain.to(dst.dtype)
     dst._overwrite(plain if plain.shape == dst.shape else plain.expand(dst.shape))
     return dst
@@ -526,11 +526,19 @@ def _empty(tensor: QuantizedTensor, shape: Any, kwargs: dict[str, Any], keep_usa
     )
 
 
+def _is_nominal(dtype: torch.dtype | None) -> bool:
+    return dtype is None or dtype in NOMINAL_DTYPES
+
+
 def _empty_like(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not _is_nominal(kwargs.get("dtype")):
+        return NotImplemented  # a plain tensor
     return _empty(args[0], args[0].shape, kwargs, keep_usages=True)
 
 
 def _new_empty(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not _is_nominal(kwargs.get("dtype")):
+        return NotImplemented
     return _empty(args[0], args[1], kwargs, keep_usages=False)
 
 

@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..arguments import check_flag, check_int
 from .storage.quantized_storage import QuantizedTensorStorage
 
 _QuantizerT = TypeVar("_QuantizerT", bound="Quantizer")
 # What torch tensors the native casts take; anything else is brought to FP32 first.
 HIGH_PRECISION_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# What a quantized tensor can pass for.
+NOMINAL_DTYPES = (*HIGH_PRECISION_DTYPES, torch.float64)
 
 
 class _QuantizeFunction(torch.autograd.Function):
@@ -33,9 +36,10 @@ def as_quantizable(owner: str, tensor: torch.Tensor) -> torch.Tensor:
     """A plain contiguous FP32, BF16 or FP16 tensor of the same values (FP64 is rounded to FP32)."""
     if isinstance(tensor, QuantizedTensorStorage):
         tensor = tensor.dequantize()
-    if not tensor.is_floating_point():
+    if tensor.dtype not in NOMINAL_DTYPES:
         raise TypeError(
-            f"{owner}: tensor has dtype {tensor.dtype}; a floating-point type is required."
+            f"{owner}: tensor has dtype {tensor.dtype}; float32, bfloat16, float16 or float64 is "
+            "required. Convert it first."
         )
     if tensor.dtype not in HIGH_PRECISION_DTYPES:
         tensor = tensor.float()
@@ -116,12 +120,24 @@ class Quantizer(abc.ABC):
         shape : iterable of int
             Any, also with empty axes.
         dtype : torch.dtype, default torch.float32
-            Nominal dtype.
+            Nominal dtype: float32, bfloat16, float16 or float64.
         device : optional
             Default the quantizer's own, else torch's default device.
         requires_grad, pin_memory : bool, default False
             As of any tensor.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For another dtype, or sizes that are no integers of at least 0.
         """
+        owner = f"{type(self).__name__}.make_empty"
+        if dtype not in NOMINAL_DTYPES:
+            raise TypeError(
+                f"{owner}: dtype is {dtype}; float32, bfloat16, float16 or float64 is required, "
+                "for which the tensor passes. FP8 is the quantizer's affair."
+            )
+        shape = tuple(check_int(owner, "a size in shape", size, minimum=0) for size in shape)
         options = {"device": device or self._default_device(), "pin_memory": pin_memory}
         return self._make_empty(torch.Size(shape), dtype, requires_grad, options)
 
@@ -193,10 +209,15 @@ class Quantizer(abc.ABC):
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
         """Choose which copies are made; None leaves a choice as it is."""
-        if rowwise is not None:
-            self.rowwise_usage = rowwise
-        if columnwise is not None:
-            self.columnwise_usage = columnwise
+        owner = f"{type(self).__name__}.set_usage"
+        usages = {"rowwise_usage": rowwise, "columnwise_usage": columnwise}
+        wanted = {
+            name: check_flag(owner, name.removesuffix("_usage"), value)
+            for name, value in usages.items()
+            if value is not None
+        }
+        for name, value in wanted.items():
+            setattr(self, name, value)
 
     def get_usages(self) -> dict[str, bool]:
         """``{"rowwise": bool, "columnwise": bool}``."""
