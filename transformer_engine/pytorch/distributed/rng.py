@@ -219,7 +219,7 @@ class SavedStreams:
         if extra is not None and extra not in trackers:
             trackers.append(extra)
         self._saved = [
-            (tracker, {name: _copy(state) for name, state in tracker.get_states().items()})
+            (tracker, {name: _copy(state) for name, state in _live_states(tracker).items()})
             for tracker in trackers
         ]
 
@@ -228,21 +228,25 @@ class SavedStreams:
         """Within the context the streams are as they were saved; the live ones stand still."""
         live = [(tracker, _live_states(tracker)) for tracker, _ in self._saved]
         for tracker, states in self._saved:
-            tracker.set_states({name: _copy(state) for name, state in states.items()})
+            _install(tracker, {name: _copy(state) for name, state in states.items()})
         try:
             yield
         finally:
             for tracker, states in live:
-                if isinstance(tracker, CudaRNGStatesTracker):
-                    tracker.states_ = states
-                else:
-                    tracker.set_states(states)
+                _install(tracker, states)
 
 
+# A captured graph may hold the streams of our trackers: these come back, not copies of them.
 def _live_states(tracker: Any) -> dict[str, RNGState]:
-    """The streams themselves, which a captured graph may hold, where the tracker is ours."""
     is_ours = isinstance(tracker, CudaRNGStatesTracker)
     return tracker.states_ if is_ours else tracker.get_states()
+
+
+def _install(tracker: Any, states: dict[str, RNGState]) -> None:
+    if isinstance(tracker, CudaRNGStatesTracker):
+        tracker.states_ = states
+    else:
+        tracker.set_states(states)
 
 
 def _copy(state: RNGState) -> RNGState:
