@@ -219,21 +219,15 @@ def test_an_optimizer_trains_a_part(kind):
 
 
 class RoundingLBFGS(torch.optim.LBFGS):
-    """LBFGS on plain parameters that are rounded to a format after every write."""
+    """LBFGS on plain parameters that are rounded to a format after every step."""
 
     def __init__(self, parameter, quantizer, **options):
         super().__init__([parameter], **options)
         self.parameter, self.quantizer = parameter, quantizer
 
+    # The other write, `_set_param`, brings back values that were rounded before.
     def _add_grad(self, *arguments):
         super()._add_grad(*arguments)
-        self.round()
-
-    def _set_param(self, *arguments):
-        super()._set_param(*arguments)
-        self.round()
-
-    def round(self):
         with torch.no_grad():
             self.parameter.copy_(self.quantizer(self.parameter.detach()).dequantize())
 
