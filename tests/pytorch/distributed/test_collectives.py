@@ -232,6 +232,8 @@ def test_a_process_alone_checks_tensor_and_group(name, group):
         function(part_of(0), "x")
     with pytest.raises(TypeError, match=f"{name}: inp is 'x'; it must be a torch.Tensor"):
         function("x", None)
+    with pytest.raises(TypeError, match=f"{name}: async_op is 'foo'; it must be True or False"):
+        function(part_of(0), None, "foo")
 
 
 @pytest.mark.parametrize("kind", ["foo", False, None])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
-from ..arguments import check_group, check_tensor
+from ..arguments import check_flag, check_group, check_tensor
 from ..tensor.quantizer import Quantizer
 from ..tensor.storage.quantized_storage import QuantizedTensorStorage
 from .groups import get_distributed_world_size
@@ -35,10 +35,11 @@ class _HandleThen:
             self._finish = None
 
 
-def _check(who: str, inp: Any, name: str, group: Any) -> None:
+def _check(who: str, inp: Any, name: str, group: Any, async_op: Any) -> None:
     if not isinstance(inp, QuantizedTensorStorage):
         check_tensor(who, "inp", inp)
     check_group(who, name, group)
+    check_flag(who, "async_op", async_op)
 
 
 def _plain(tensor: Any) -> torch.Tensor:
@@ -103,9 +104,9 @@ def gather_along_first_dim(
     Raises
     ------
     TypeError
-        For no tensor, or no process group.
+        For no tensor, no process group, or an `async_op` that is no bool.
     """
-    _check("gather_along_first_dim", inp, "process_group", process_group)
+    _check("gather_along_first_dim", inp, "process_group", process_group, async_op)
     if get_distributed_world_size(process_group) == 1:
         return _gather_alone(inp, quantizer, output_tensor), None
     is_async = async_op or external_coalescing
@@ -182,9 +183,9 @@ def reduce_scatter_along_first_dim(
     ValueError
         If the first axis is not a multiple of the number of ranks.
     TypeError
-        For no tensor, or no process group.
+        For no tensor, no process group, or an `async_op` that is no bool.
     """
-    _check("reduce_scatter_along_first_dim", inp, "tp_group", tp_group)
+    _check("reduce_scatter_along_first_dim", inp, "tp_group", tp_group, async_op)
     size = get_distributed_world_size(tp_group)
     inp = _plain(inp)
     if size == 1:
@@ -226,9 +227,9 @@ def allreduce(
     Raises
     ------
     TypeError
-        For no tensor, or no process group.
+        For no tensor, no process group, or an `async_op` that is no bool.
     """
-    _check("allreduce", inp, "tp_group", tp_group)
+    _check("allreduce", inp, "tp_group", tp_group, async_op)
     if get_distributed_world_size(tp_group) == 1:
         return inp, None
     return inp, torch.distributed.all_reduce(inp, group=tp_group, async_op=async_op)
@@ -255,11 +256,11 @@ def symmetric_all_reduce(
     Raises
     ------
     TypeError
-        For an unknown type, no tensor, or no process group.
+        For an unknown type, and as `allreduce`.
     NotImplementedError
         For the last three, which need GPUs with symmetric memory.
     """
-    _check("symmetric_all_reduce", inp, "tp_group", tp_group)
+    _check("symmetric_all_reduce", inp, "tp_group", tp_group, async_op)
     if all_reduce_type not in ("nccl", *_SYMMETRIC_TYPES):
         raise TypeError(
             f"symmetric_all_reduce: all_reduce_type is {all_reduce_type!r}; one of "
