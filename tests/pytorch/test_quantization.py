@@ -4,10 +4,13 @@
 Python; switching recipes; the public facade.
 """
 
+import copy
 import gc
 import math
+import pickle
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -660,7 +663,7 @@ def test_a_region_can_be_reused_but_not_entered_twice():
     assert not manager.is_fp8_enabled()
     with region:
         assert manager.is_fp8_enabled()
-    with pytest.raises(RuntimeError, match="autocast: exit without a matching enter"):
+    with pytest.raises(RuntimeError, match="autocast: this instance is not active"):
         te.autocast().__exit__(None, None, None)
 
 
@@ -881,3 +884,50 @@ def test_amaxes_are_reduced_over_the_group(scenario):
         for name in ("scaling_fwd.scale", "scaling_fwd.amax_history"):
             assert_identical(one[name], other[name], name)
     assert first[0]["scaling_fwd.scale"][0] == 448.0 / seen_second[2]
+
+
+def test_a_region_decorates_functions():
+    module, x = te.Linear(16, 16, device="cpu"), torch.randn(4, 16)
+    region = te.autocast(recipe=Float8CurrentScaling())
+
+    @region
+    def call(depth: int) -> torch.Tensor:
+        """Documented."""
+        return module(x) if depth == 0 else call(depth - 1)
+
+    assert call.__name__ == "call" and call.__doc__ == "Documented."
+    with region:
+        expected = module(x)
+        assert torch.equal(call(2), expected)  # nested in itself and in its own region
+    assert torch.equal(call(0), expected)
+    assert not FP8GlobalStateManager.is_fp8_enabled()
+
+    @region
+    def fail() -> None:
+        raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        fail()
+    assert not FP8GlobalStateManager.is_fp8_enabled()
+
+
+def test_regions_show_their_arguments_and_can_be_copied():
+    recipe = DelayedScaling(margin=2)
+    region = te.autocast(enabled=False, calibrating=True, recipe=recipe)
+    with region:
+        for other in (copy.copy(region), copy.deepcopy(region), pickle.loads(pickle.dumps(region))):
+            assert type(other) is te.autocast
+            assert (other.enabled, other.calibrating) == (False, True)
+            assert other.recipe == recipe and other.amax_reduction_group is None
+            with other:  # not entered, though the original is
+                assert FP8GlobalStateManager.is_fp8_calibration()
+    assert te.autocast().recipe is None
+    assert weakref.ref(region)() is region
+
+
+def test_only_an_entered_region_can_be_left():
+    with te.autocast(recipe=DelayedScaling()):
+        with pytest.raises(RuntimeError, match="autocast: this instance is not active"):
+            te.autocast().__exit__(None, None, None)
+        assert FP8GlobalStateManager.is_fp8_enabled()
+    assert not FP8GlobalStateManager.is_fp8_enabled()

@@ -459,3 +459,43 @@ def test_more_forwards_in_flight_than_are_remembered():
             wrap(module, make_input())
     with pytest.raises(RuntimeError, match="recompute: the delayed-scaling scales of the forward"):
         oldest.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "around",
+    ["nothing", "hooks", "first", "all", "first, te", "all, te", "reentrant", "compiled"],
+)
+def test_a_frozen_first_module_leaves_the_backward_update_to_the_next(around):
+    """Only a module with a backward can advance the backward scales at its end."""
+    first = te.Linear(32, 32, params_dtype=torch.bfloat16, device="cpu").requires_grad_(False)
+    second = te.Linear(32, 32, params_dtype=torch.bfloat16, device="cpu")
+
+    def both(x):
+        return second(first(x))
+
+    def hooked(x):
+        with torch.autograd.graph.save_on_cpu():
+            return both(x)
+
+    def torch_checkpoint(function, x, use_reentrant=False):
+        return torch.utils.checkpoint.checkpoint(function, x, use_reentrant=use_reentrant)
+
+    call = {
+        "nothing": both,
+        "hooks": hooked,
+        "first": lambda x: second(torch_checkpoint(first, x)),
+        "all": lambda x: torch_checkpoint(both, x),
+        "first, te": lambda x: second(te.checkpoint(first, x, use_reentrant=False)),
+        "all, te": lambda x: te.checkpoint(both, x, use_reentrant=False),
+        "reentrant": lambda x: second(torch_checkpoint(first, x, use_reentrant=True)),
+        "compiled": torch.compile(both, backend="aot_eager", fullgraph=True),
+    }[around]
+    for step in range(3):
+        torch.manual_seed(step)
+        x = torch.randn(16, 32, dtype=torch.bfloat16)
+        second.zero_grad()
+        with te.autocast(recipe=DelayedScaling()):
+            output = call(x)
+        (output.float().square() * 1e-6).sum().backward()
+    assert second.fp8_meta["scaling_bwd"].scale[0] > 1e6
+    assert second.weight.grad.count_nonzero() > 0

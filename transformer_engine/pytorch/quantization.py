@@ -8,9 +8,10 @@ delayed scaling); this file gives it the names users know.
 
 from __future__ import annotations
 
+import copy
 import functools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -194,7 +195,22 @@ class autocast(tex.Region):  # public name
     """
 
     # Constructor, __enter__ and __exit__ are native: regions are opened in every step.
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate: every call of the function runs in a region with these arguments."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            with copy.copy(self):
+                return function(*args, **keywords)
+
+        return call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies and pickles are regions with the same arguments, not entered yet.
+        arguments = (self.enabled, self.calibrating, self.recipe, self.amax_reduction_group)
+        return type(self), arguments
 
 
 def _check_region(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+import torch.utils.checkpoint
 from torch import nn
 
 import transformer_engine.pytorch as te
@@ -444,3 +445,78 @@ def test_layers_with_a_python_forward_keep_what_module_calls_do(kind):
         assert (got is want is None) or torch.equal(got, want)
     with pytest.raises(TypeError, match="nonsense"):
         layer(x, nonsense=1)
+
+
+TRANSFORMS: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
+    "jvp": lambda module, x: torch.func.jvp(module, (x,), (x,)),
+    "vmap": lambda module, x: torch.func.vmap(module)(x),
+    "grad": lambda module, x: torch.func.grad(lambda y: module(y).square().sum())(x),
+    "jacrev": lambda module, x: torch.func.jacrev(module)(x),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_function_transforms_inside_a_graph(transform):
+    module, x = MODULES["Linear"](), random_tensor((5, HIDDEN), seed=4)
+    result = compiled(lambda x: TRANSFORMS[transform](module, x))(x)
+    expected = TRANSFORMS[transform](module, x)
+    for got, want in zip(_parts(result), _parts(expected), strict=True):
+        assert want.count_nonzero() > 0
+        assert_identical(got.detach(), want.detach())
+
+
+def test_hooks_of_parameters_run_once():
+    module, x = MODULES["Linear"](), random_tensor((5, HIDDEN), seed=4)
+    twin, counts = copy.deepcopy(module), []
+    for model in (module, twin):
+        model.weight.register_hook(lambda grad: counts.append(1) or grad * 2)
+    handle = torch.autograd.graph.register_multi_grad_hook(
+        [module.weight, module.bias], lambda grads: counts.append(len(grads))
+    )
+    compiled(module)(x).square().sum().backward()
+    handle.remove()
+    assert counts == [1, 2]
+    twin(x).square().sum().backward()
+    assert_identical(module.weight.grad, twin.weight.grad)
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_another_view_of_a_parameter_is_another_parameter(recipe):
+    module = te.Linear(HIDDEN, HIDDEN, bias=False, device="cpu")
+    x = random_tensor((5, HIDDEN), seed=4)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(module, {"weight": module.weight.t()}, (x,))
+
+    function = compiled(call)
+    twin = te.Linear(HIDDEN, HIDDEN, bias=False, device="cpu")
+    with torch.no_grad():
+        twin.weight.copy_(module.weight.t())
+    with region(recipe):
+        result = function(x)
+    with region(recipe):
+        assert_identical(result.detach(), twin(x).detach())
+
+
+def test_recomputation_in_a_graph_is_refused_where_its_scales_are_unknown():
+    module = MODULES["Linear"](params_dtype=torch.bfloat16)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False).sin()
+
+    for recipe in (None, Float8CurrentScaling()):
+        torch._dynamo.reset()
+        x = random_tensor((5, HIDDEN), seed=4).bfloat16().requires_grad_()
+        found = []
+        for function in (compiled(call), call):
+            with region(recipe):
+                output = function(x)
+                leaves = [x, *module.parameters()]
+                found.append([output, *torch.autograd.grad(output.sum(), leaves)])
+        assert_all_identical(*found)
+    message = r"Linear\.forward: activations of a quantized forward are recomputed"
+    for recipe in (DelayedScaling(), Float8CurrentScaling()):
+        with te.autocast(recipe=recipe):
+            output = compiled(call)(x)
+        with pytest.raises(NotImplementedError, match=message):
+            output.sum().backward()

@@ -67,6 +67,10 @@ class DelayedScalingState:
     def replace_scale(self, scale: torch.Tensor) -> None: ...
 
 class Region:
+    enabled: bool
+    calibrating: bool
+    recipe: Recipe | None
+    amax_reduction_group: Any
     def __init__(
         self,
         enabled: bool = True,

@@ -190,8 +190,12 @@ PyObject* region_enter(PyObject* self_object, PyObject* /*unused*/) {
 }
 
 PyObject* region_exit(PyObject* self, PyObject* const* /*exception*/, Py_ssize_t /*count*/) {
-  reinterpret_cast<RegionObject*>(self)->is_active = false;
   return translate_exceptions([&]() -> PyObject* {
+    bool& is_active = reinterpret_cast<RegionObject*>(self)->is_active;
+    TE_CHECK_AS(RuntimeError, is_active,
+                "autocast: this instance is not active; only an entered region can be left. Use "
+                "it in a with statement.");
+    is_active = false;
     autocast_exit();
     return Py_NewRef(Py_None);
   });
@@ -224,6 +228,27 @@ PyMethodDef methods[] = {
      METH_FASTCALL, "Leave the region."},
     {nullptr, nullptr, 0, nullptr}};
 
+PyObject* get_enabled(PyObject* self, void* /*closure*/) {
+  return PyBool_FromLong(static_cast<long>(reinterpret_cast<RegionObject*>(self)->enabled));
+}
+PyObject* get_calibrating(PyObject* self, void* /*closure*/) {
+  return PyBool_FromLong(static_cast<long>(reinterpret_cast<RegionObject*>(self)->calibrating));
+}
+PyObject* or_none(PyObject* object) { return Py_NewRef(object != nullptr ? object : Py_None); }
+PyObject* get_recipe(PyObject* self, void* /*closure*/) {
+  return or_none(reinterpret_cast<RegionObject*>(self)->recipe);
+}
+PyObject* get_group(PyObject* self, void* /*closure*/) {
+  return or_none(reinterpret_cast<RegionObject*>(self)->group);
+}
+
+PyGetSetDef properties[] = {
+    {"enabled", get_enabled, nullptr, "Whether modules inside quantize.", nullptr},
+    {"calibrating", get_calibrating, nullptr, "Whether modules inside observe amaxes.", nullptr},
+    {"recipe", get_recipe, nullptr, "As given; None is the default one.", nullptr},
+    {"amax_reduction_group", get_group, nullptr, "As given.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
 constexpr char kDoc[] =
     "Region(enabled=True, calibrating=False, recipe=None, amax_reduction_group=None, "
     "_graph=False)\n--\n\nA quantization region of this thread; see autocast.";
@@ -232,6 +257,7 @@ PyType_Slot slots[] = {{Py_tp_init, reinterpret_cast<void*>(region_init)},
                        {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
                        {Py_tp_doc, const_cast<char*>(kDoc)},
                        {Py_tp_methods, methods},
+                       {Py_tp_getset, properties},
                        {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                        {Py_tp_clear, reinterpret_cast<void*>(clear)},
                        {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},

@@ -3,6 +3,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/utils/pybind.h>
 #include <transformer_engine/error.h>
 
@@ -95,8 +96,33 @@ py::object held_object(const at::Tensor& holder) {
   return py::reinterpret_borrow<py::object>(held->object);
 }
 
-// Calls `body` as if no operator were running: autograd records again.
+// Leads the edges of `output`'s node to leaves of their own: for each tensor a detached alias,
+// where the node had an edge to the tensor itself. Gradients for the aliases run no hooks of the
+// tensors.
+std::vector<at::Tensor> detach_edges(const at::Tensor& output,
+                                     const std::vector<at::Tensor>& tensors) {
+  using torch::autograd::AccumulateGrad;
+  const auto& node = output.grad_fn();
+  TE_CHECK(node != nullptr, "detach_edges: output has no grad_fn; a recorded output is required.");
+  std::vector<at::Tensor> leaves;
+  for (const at::Tensor& tensor : tensors) {
+    leaves.push_back(tensor.detach().set_requires_grad(true));
+    const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(leaves.back());
+    for (size_t i = 0; i < node->num_outputs(); ++i) {
+      const auto* const accumulate =
+          dynamic_cast<const AccumulateGrad*>(node->next_edge(i).function.get());
+      if (accumulate != nullptr && accumulate->variable.is_same(tensor)) {
+        node->set_next_edge(i, edge);
+      }
+    }
+  }
+  return leaves;
+}
+
+// Calls `body` as if no operator were running: autograd records again. No forward in it counts as
+// the repetition of another.
 py::object call_above_autograd(const py::function& body) {
+  const SingleRun single;
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   const c10::impl::ForceDispatchKeyGuard guard(keys);
@@ -106,8 +132,12 @@ py::object call_above_autograd(const py::function& body) {
 }  // namespace
 
 void bind_steps(py::module_& m) {
+  m.def("detach_edges", &detach_edges, py::arg("output"), py::arg("tensors"),
+        "Lead the edges of output's node to detached aliases of the tensors; list of the aliases.");
   m.def("call_above_autograd", &call_above_autograd, py::arg("body"),
-        "body(), recorded by autograd also inside an operator's implementation.");
+        "body(), recorded by autograd also inside an operator's implementation; its forwards "
+        "repeat no "
+        "others.");
   m.def("hold_object", &hold_object, py::arg("held"),
         "An int64 tensor on the CPU that keeps the object alive as long as its storage lives.");
   m.def("held_object", &held_object, py::arg("holder"),

@@ -275,7 +275,16 @@ void reset_quantization_state() {
 
 void set_python_update(PythonRef callable) { registry().python_update = std::move(callable); }
 
-bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+namespace {
+thread_local int single_runs = 0;
+}
+
+SingleRun::SingleRun() { ++single_runs; }
+SingleRun::~SingleRun() { --single_runs; }
+
+bool is_in_backward() {
+  return single_runs == 0 && torch::autograd::get_current_graph_task_id() != -1;
+}
 
 RunningNode running_node() {
   RunningNode running{.graph_task = torch::autograd::get_current_graph_task_id()};
@@ -287,7 +296,7 @@ RunningNode running_node() {
 }
 
 Repeatability repeatability_now() {
-  if (c10::InferenceMode::is_enabled()) {
+  if (single_runs > 0 || c10::InferenceMode::is_enabled()) {
     return Repeatability::kNone;
   }
   if (!at::GradMode::is_enabled()) {

@@ -99,6 +99,15 @@ void set_python_update(PythonRef callable);
 // True while this thread executes a backward graph: a module forward is then a recomputation.
 bool is_in_backward();
 
+// While alive, forwards of this thread neither repeat others nor will be repeated: those of a
+// compiled graph, which calls them out of its own order.
+struct SingleRun {
+  SingleRun();
+  ~SingleRun();
+  SingleRun(const SingleRun&) = delete;
+  SingleRun& operator=(const SingleRun&) = delete;
+};
+
 // The backward node in execution.
 struct RunningNode {
   uint64_t sequence = 0;  // number of the forward that made it, on `thread`

@@ -24,11 +24,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils import stateless
 
-from ..cpp_extensions import steps
+from transformer_engine.common.recipe import DelayedScaling
+
+from ..cpp_extensions import state, steps
 from ..tensor import QuantizedTensor
 from . import composed
 
-__all__ = ["new_handle", "run"]
+__all__ = ["is_composed", "new_handle", "refuse_quantized_results", "run"]
 
 _numbers = itertools.count(1)
 _modules: WeakValueDictionary[int, torch.nn.Module] = WeakValueDictionary()
@@ -40,6 +42,11 @@ def new_handle(module: torch.nn.Module) -> Tensor:
     number = next(_numbers)
     _modules[number] = module
     return torch.tensor([number], device="cpu")
+
+
+def is_composed() -> bool:
+    """Whether a traced forward takes torch's operators: exports, and function transforms inside."""
+    return torch.compiler.is_exporting() or torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def run(
@@ -118,14 +125,22 @@ def _refuse(module: Any, tensors: Sequence[Tensor]) -> None:
             )
 
 
+def _is_alias(mine: Tensor, given: Tensor) -> bool:
+    """Whether both read the same memory in the same way."""
+    return (
+        mine.data_ptr() == given.data_ptr()
+        and mine.shape == given.shape
+        and mine.stride() == given.stride()
+        and mine.dtype == given.dtype
+        and mine.is_neg() == given.is_neg()
+    )
+
+
 @contextmanager
 def _with_parameters(module: Any, names: Sequence[str], tensors: Sequence[Tensor]) -> Iterator[Any]:
     """The module with these tensors as parameters; untouched where they are its own."""
     own = [module._parameters[name] for name in names]
-    if all(
-        mine.data_ptr() == given.data_ptr() and mine.shape == given.shape
-        for mine, given in zip(own, tensors, strict=True)
-    ):
+    if all(_is_alias(mine, given) for mine, given in zip(own, tensors, strict=True)):
         yield own
         return
     given = [
@@ -164,6 +179,23 @@ class _SavedMemory:
         return tensor.clone() if _address(tensor) in self._saved else tensor
 
 
+def _refuse_recomputation(module: Any) -> None:
+    """Inside a backward a forward is a repetition, which needs the region of the first run."""
+    is_in_backward = torch._C._current_graph_task_id() != -1
+    if not is_in_backward or not module.fp8:
+        return
+    if state.autocast_state().enabled and not isinstance(
+        module.fp8_meta.get("recipe"), DelayedScaling
+    ):
+        return  # the region is still open, and the recipe has no scales of its own
+    raise NotImplementedError(
+        f"{type(module).__name__}.forward: activations of a quantized forward are recomputed in a "
+        "compiled function; the region and the scales of the first run are unknown there. Put "
+        "the checkpoint around the compiled function; with Float8CurrentScaling it is enough to "
+        "call backward inside the region."
+    )
+
+
 def _unpack(tensor: Tensor) -> Tensor:
     return tensor
 
@@ -183,6 +215,7 @@ def module_forward(  # noqa: PLR0913  # an operator takes no structures
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(output, norm's output or [0], holder of (their edges, differentiated tensors) or [0])."""
     module: Any = _modules[int(handle)]
+    _refuse_recomputation(module)
     flags = {} if is_first_microbatch is None else {"is_first_microbatch": is_first_microbatch}
     with (
         torch.set_grad_enabled(any(requires_grad)),
@@ -199,7 +232,9 @@ def module_forward(  # noqa: PLR0913  # an operator takes no structures
     layernorm_output = results[-1] if with_layernorm_output else inp.new_empty(0)
     if not any(requires_grad):
         return output, layernorm_output, torch.empty(0, dtype=torch.int64)
-    leaves = [t for t, wanted in zip((source, *used), requires_grad, strict=True) if wanted]
+    wanted = [t for t, flag in zip((source, *used), requires_grad, strict=True) if flag]
+    # Hooks of the user's parameters run where the graph's gradients reach them, not in here.
+    leaves = steps.call_above_autograd(lambda: steps.detach_edges(output, wanted))
     outputs = (output, layernorm_output) if with_layernorm_output else (output,)
     edges = [torch.autograd.graph.get_gradient_edge(tensor) for tensor in outputs]
     holder = steps.hold_object((edges, leaves))

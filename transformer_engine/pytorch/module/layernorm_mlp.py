@@ -284,7 +284,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         self, inp: torch.Tensor, is_first_microbatch: bool | None
     ) -> torch.Tensor | tuple[torch.Tensor | None, ...]:
         """`forward` while torch.compile traces; see `compiled`."""
-        if torch.compiler.is_exporting():
+        if compiled.is_composed():
             return self._composed_forward(inp)
         names = [*composed.norm_names(self), "fc1_weight", "fc2_weight"]
         if self.use_bias:

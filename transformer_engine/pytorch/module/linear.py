@@ -222,7 +222,7 @@ class Linear(TransformerEngineBaseModule):
         self, inp: torch.Tensor, is_first_microbatch: bool | None, fp8_output: bool, fp8_grad: bool
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         """`forward` while torch.compile traces; see `compiled`."""
-        if torch.compiler.is_exporting():
+        if compiled.is_composed():
             return self._composed_forward(inp)
         compiled.refuse_quantized_results(self, fp8_output=fp8_output, fp8_grad=fp8_grad)
         biases = self._used_biases()

@@ -100,7 +100,7 @@ class NormModule(TransformerEngineBaseModule):
 
     def _compiled_forward(self, input: torch.Tensor) -> torch.Tensor:
         """`forward` while torch.compile traces; see `compiled`."""
-        if torch.compiler.is_exporting():
+        if compiled.is_composed():
             return self._composed_forward(input)
         names = ["weight"] if self._is_rmsnorm else ["weight", "bias"]
         output, _ = compiled.run(self, input, names, out_shape=input.shape, dtype=self.weight.dtype)

@@ -358,7 +358,7 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
     const PlainOperators plain;
     outputs = compute(call);
   }
-  end_forward(call.state, outputs.node != nullptr);
+  end_forward(call.state, outputs.node != nullptr, call.edges.any_requires_grad());
   return assemble_outputs({.output = std::move(outputs.output),
                            .with_bias = spec_.return_bias,
                            .empty_bias = spec_.norm.has_value(),

@@ -247,7 +247,7 @@ CallState ModuleStep::begin_forward(PyObject* module, at::ScalarType dtype) {
   return state;
 }
 
-void ModuleStep::end_forward(CallState& state, bool has_node) {
+void ModuleStep::end_forward(CallState& state, bool has_node, bool wants_gradient) {
   const Repeatability repeatability = repeatability_now();
   const bool may_be_repeated = repeatability != Repeatability::kNone;
   if (may_be_repeated) {
@@ -266,7 +266,11 @@ void ModuleStep::end_forward(CallState& state, bool has_node) {
       state.quantizers->forward_state != nullptr) {
     state.quantizers->forward_state->keeps_past_scales = true;
   }
-  if (state.owns_backward_update && (has_node || may_be_repeated)) {
+  // The first module that will have a backward of its own, at once or when a node repeats it.
+  // (Regions recomputed by hooks record nodes as usual.)
+  const bool will_have_node =
+      has_node || (repeatability == Repeatability::kByNode && wants_gradient);
+  if (state.owns_backward_update && will_have_node) {
     autocast_state().first_module = false;
   }
 }

@@ -132,8 +132,9 @@ class ModuleStep : public Step {
   // time.
   // `dtype` of the activations.
   CallState begin_forward(PyObject* module, at::ScalarType dtype);
-  // To be called once the forward has computed; `has_node` when it will be differentiated.
-  void end_forward(CallState& state, bool has_node);
+  // To be called once the forward has computed; `has_node` when it will be differentiated,
+  // `wants_gradient` when any tensor of it requires a gradient, recorded now or not.
+  void end_forward(CallState& state, bool has_node, bool wants_gradient);
 
  private:
   void ensure_quantizers(PyObject* module, const AutocastState& autocast);

@@ -33,6 +33,7 @@ class EdgeList {
   // neither no_grad, inference mode (also with enable_grad inside) nor a caller below autograd
   // forbids it.
   bool are_recorded() const;
+  bool any_requires_grad() const { return requires_grad_; }
   torch::autograd::edge_list take() { return std::move(edges_); }
 
  private:

@@ -428,7 +428,7 @@ PyObject* NormMLPStep::forward(PyObject* module, PyObject* args, PyObject* kwarg
     const PlainOperators plain;
     output = compute(call);
   }
-  end_forward(call.state, call.needs_node);
+  end_forward(call.state, call.needs_node, call.edges.any_requires_grad());
   return assemble_outputs(
       {.output = std::move(output),
        .with_bias = spec_.return_bias,
