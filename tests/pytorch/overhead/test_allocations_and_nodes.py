@@ -81,3 +81,23 @@ def test_tensors_made_natively_are_noticed():
         found = allocations(linear.forward)
     # The FP8 copies of input and weight are made in C++ and never seen by Python.
     assert TOKENS * HIDDEN in found and HIDDEN * HIDDEN in found
+
+
+@pytest.mark.parametrize("recipe", ["delayed", "current"])
+@pytest.mark.parametrize(
+    ("kind", "weights"), [("Linear", 1), ("LayerNormLinear", 1), ("LayerNormMLP", 2)]
+)
+def test_a_kept_weight_is_not_quantized_again(kind, weights, recipe):
+    """Bytes and their scale are what a quantization allocates."""
+    subject = make_subject(kind, recipe)
+    with subject.region():
+        every_time = allocations(subject.forward)
+        subject.module(*subject.inputs, is_first_microbatch=True)
+        kept = allocations(lambda: subject.module(*subject.inputs, is_first_microbatch=False))
+        with torch.no_grad():
+            for name, parameter in subject.module.named_parameters():
+                if name.endswith("weight") and parameter.dim() == 2:
+                    parameter.add_(0)  # a write: what was kept is out of date
+        anew = allocations(lambda: subject.module(*subject.inputs, is_first_microbatch=False))
+    assert len(kept) == len(every_time) - 2 * weights
+    assert len(anew) == len(every_time)
