@@ -43,8 +43,8 @@ _MADV_HUGEPAGE = 14  # linux/mman.h
 def warm_empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Memory as the library allocates its large results: huge pages where possible, touched.
 
-    Buffers of small pages lie anew in every process, and with them speeds of memory-bound cases by
-    a fifth.
+    Buffers of small pages lie anew in every process, and memory-bound cases are then faster in one
+    process than in the next.
     """
     tensor = torch.empty(*shape, dtype=dtype)
     begin = -(-tensor.data_ptr() // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES

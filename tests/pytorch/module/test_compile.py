@@ -167,16 +167,15 @@ def test_reused_buffers_of_a_compiled_graph(kind, recipe, needs_cpp_compiler):
     call = torch.compile(residual(module, scale), fullgraph=True)  # inductor
     actual = train(call, module, x, recipe)
     expected = train(residual(twin, scale), twin, x, recipe)
-    assert len(actual) == len(expected)
-    for got, want in zip(actual, expected, strict=True):
-        # Only torch's own sums around the module may round in another order.
-        bound = 16 * torch.finfo(torch.float32).eps * want.detach().abs().max().clamp(min=1)
-        assert (got - want).abs().max() <= bound
+    assert_all_identical(actual, expected)
 
 
 def test_parameters_computed_in_the_graph_keep_their_values(needs_cpp_compiler):
     module = MODULES["Linear"]()
     names, values = zip(*module.named_parameters(), strict=True)
+    with torch.no_grad():  # small whole numbers: sums are exact in every order
+        for value in values:
+            value.copy_((value * 100).round().clamp(-3, 3))
 
     def call(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         scaled = {name: value * scale for name, value in zip(names, values, strict=True)}
@@ -185,10 +184,10 @@ def test_parameters_computed_in_the_graph_keep_their_values(needs_cpp_compiler):
 
     found = []
     for function in (torch.compile(call), call):
-        x, scale = random_tensor((5, HIDDEN), seed=4).requires_grad_(), torch.tensor(1.5)
+        x, scale = random_tensor((5, HIDDEN), seed=4).round().requires_grad_(), torch.tensor(2.0)
         found.append(torch.autograd.grad(function(x, scale.requires_grad_()), (x, scale)))
-    for got, want in zip(*found, strict=True):
-        assert (got - want).abs().max() <= 1e-5 * want.abs().max().clamp(min=1)
+    assert_all_identical(list(found[0]), list(found[1]))
+    assert all(gradient.count_nonzero() > 0 for gradient in found[0])
 
 
 def test_layers_built_alike_share_one_graph():
@@ -363,7 +362,7 @@ def test_exported_programs_hold_plain_operators(strict):
     program = torch.export.export(module, (x,), strict=strict)
     names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     assert names and not any("transformer_engine" in name for name in names)
-    bound = 8 * 2 * FFN * torch.finfo(torch.float32).eps
+    bound = 2 * FFN * torch.finfo(torch.float32).eps
     assert (program.module()(x) - module(x)).abs().max() <= bound
 
 
@@ -520,3 +519,14 @@ def test_recomputation_in_a_graph_is_refused_where_its_scales_are_unknown():
             output = compiled(call)(x)
         with pytest.raises(NotImplementedError, match=message):
             output.sum().backward()
+
+
+def test_a_class_may_borrow_a_native_forward():
+    """Only modules with a step run one; another class gets Python's own error, not a crash."""
+
+    class Borrower(te.MultiheadAttention):
+        forward = te.Linear.forward  # type: ignore[assignment]
+
+    borrower = Borrower(HIDDEN, 2, device="cpu")
+    with pytest.raises(AttributeError, match="_run_step"):
+        borrower(random_tensor((4, 2, HIDDEN), seed=5))

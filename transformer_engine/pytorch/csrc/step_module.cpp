@@ -36,6 +36,7 @@ struct Names {
   PyTypeObject* module_type = nullptr;  // torch.nn.Module
   PyObject* original_call = nullptr;    // its __call__ when this library was imported
   PyObject* original_call_impl = nullptr;
+  PyTypeObject* step_module_type = nullptr;
   // Functions that do nothing but call the step: a class whose `forward` is one of them may skip
   // it.
   std::vector<PyObject*> native_forwards;
@@ -89,9 +90,11 @@ bool calls_forward_only(PyObject* self, PyObject* attributes) {
   return !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer);
 }
 
-bool is_native_forward(PyObject* forward) {
+// Only a StepModule has a step: another class may have borrowed the function.
+bool runs_step(PyObject* self, PyObject* forward) {
   const auto& native = names().native_forwards;
-  return std::find(native.begin(), native.end(), forward) != native.end();
+  return std::find(native.begin(), native.end(), forward) != native.end() &&
+         PyObject_TypeCheck(self, names().step_module_type) != 0;
 }
 
 // Borrowed reference to the instance dictionary.
@@ -145,7 +148,7 @@ PyObject* module_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   if (calls_forward_only(self, attributes)) {
     PyObject* const forward = _PyType_Lookup(Py_TYPE(self), names().forward);
-    if (is_native_forward(forward)) {
+    if (runs_step(self, forward)) {
       return run_step(reinterpret_cast<StepModuleObject*>(self), args, kwargs);
     }
     if (forward != nullptr && PyFunction_Check(forward)) {
@@ -246,6 +249,7 @@ void bind_step_module(py::module_& m) {
   if (type == nullptr) {
     throw py::error_already_set();
   }
+  names().step_module_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(type));
   m.add_object("StepModule", type);
   m.def("enable_fast_call", &enable_fast_call, py::arg("type"),
         "Give instances of this subclass of nn.Module the C call, unless it defines __call__ "

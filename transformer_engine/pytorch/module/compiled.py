@@ -267,12 +267,11 @@ def module_backward(
     edges, leaves = steps.held_object(holder)
     found = torch.autograd.grad(edges, leaves, gradients, retain_graph=True)
     # An operator's results may share memory neither with its arguments nor with each other.
-    taken = {tensor.untyped_storage().data_ptr() for tensor in (*gradients, *parameters)}
+    taken = {_address(tensor) for tensor in (*gradients, *parameters)}
     results = []
     for gradient in found:
-        address = gradient.untyped_storage().data_ptr()
-        results.append(gradient.clone() if address in taken else gradient)
-        taken.add(address)
+        results.append(gradient.clone() if _address(gradient) in taken else gradient)
+        taken.add(_address(gradient))
     return results
 
 

@@ -19,7 +19,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["activation", "amp_dtype", "check_device", "flagged", "linear", "module_norm", "norm"]
+__all__ = [
+    "activation",
+    "amp_dtype",
+    "check_device",
+    "flagged",
+    "linear",
+    "module_norm",
+    "norm",
+    "norm_names",
+    "refuse_weight_gradient_options",
+    "stacked_bias",
+]
 
 
 def _squared_relu(x: Tensor) -> Tensor:
