@@ -45,16 +45,17 @@ def _serve(rank: int, size: int, paths: list[str], connection: Connection) -> No
         if task is None:
             return
         path, name, args, store = task
+        # The last group ends here, when every rank has answered: a rank that closed its connections
+        # earlier could do so while another one was still opening its own.
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
         try:
             function = getattr(_load(path), name)
             torch.manual_seed(1234)
             torch.distributed.init_process_group(
                 "gloo", init_method=f"file://{store}", rank=rank, world_size=size
             )
-            try:
-                connection.send((True, function(rank, *args)))
-            finally:
-                torch.distributed.destroy_process_group()
+            connection.send((True, function(rank, *args)))
         except BaseException:
             connection.send((False, traceback.format_exc()))
 
