@@ -146,8 +146,8 @@ class GemmProblem {
 
   GemmArgs args(GemmMatrix& d, GemmMatrix& pre) {
     GemmArgs args;
-    args.a = {a.view(), case_.a_transposed, is_fp8(a.dtype) ? &a_scale_inv : nullptr};
-    args.b = {b.view(), case_.b_transposed, is_fp8(b.dtype) ? &b_scale_inv : nullptr};
+    args.a = {a.view(), case_.a_transposed, is_fp8(a.dtype) ? &a_scale_inv : nullptr, {}};
+    args.b = {b.view(), case_.b_transposed, is_fp8(b.dtype) ? &b_scale_inv : nullptr, {}};
     args.d = d.view();
     if (case_.has_bias) {
       args.bias = bias.view();

@@ -19,9 +19,10 @@
 namespace transformer_engine {
 
 struct GemmOperand {
-  TensorView matrix;                 // stored [rows, cols]: FP32, BF16, FP16, E4M3 or E5M2
+  TensorView matrix;                 // stored [rows, cols]: FP32, BF16, FP16, E4M3, E5M2, E2M1
   bool is_transposed = false;        // false: stored [m or n, k]; true: stored [k, m or n]
   const float* scale_inv = nullptr;  // [1], FP8 only; null means 1
+  BlockScales scales;                // one per block (block_scaling.h); instead of scale_inv
 };
 
 enum class GemmEpilogue : int32_t { kNone = 0, kGELU = 1 };

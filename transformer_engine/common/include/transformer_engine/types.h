@@ -67,6 +67,34 @@ struct QuantizedOutput {
   }
 };
 
+// Scales of a matrix that has one per block. Element (r, c), as stored, has scale number
+// (r / block_rows) * row_stride + (c / block_cols) * col_stride of `data`: this describes every
+// layout, padded and transposed ones too. What lies between is padding, which kernels do not touch.
+struct BlockScales {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;  // kFloat32, kFloat8E8M0 or kFloat8E4M3
+  int64_t block_rows = 1;
+  int64_t block_cols = 1;
+  int64_t row_stride = 0;
+  int64_t col_stride = 0;
+  bool are_powers_of_two = false;  // of kFloat32: each is one
+  // Second level of NVFP4 (kFloat8E4M3): elements are multiplied by amax / (6 * e4m3_max), too.
+  float* amax = nullptr;       // [1], or [rows] when is_row_scaled
+  bool is_row_scaled = false;  // amax is per row, as stored
+  float e4m3_max = 448.0F;     // largest scale used: 448 or 256
+
+  bool is_wanted() const { return data != nullptr; }
+};
+
+// One quantized copy, as stored. Bytes per row: cols for FP8; for E2M1, where two elements share a
+// byte (the even one in the low half), half of cols rounded up to whole blocks of 16.
+struct BlockScaledMatrix {
+  TensorView data;
+  BlockScales scales;
+
+  bool is_wanted() const { return data.is_wanted() || scales.is_wanted(); }
+};
+
 // Size of one element in bytes; two elements share a byte for kFloat4E2M1 (returns 0 for it).
 int64_t element_size_bytes(DType dtype);
 const char* dtype_name(DType dtype);
