@@ -75,6 +75,24 @@ TEST(CurrentScaling, OverflowGivesTheLargestFiniteNumber) {
   EXPECT_EQ(numerics::current_scaling_scale(0x1p-149F, power), 0x1p127F);
 }
 
+TEST(CurrentScaling, OverflowGivesTheLargestNumberAsked) {
+  const CurrentScaling rule{
+      .fp8_max = 448.0F, .epsilon = 0.0F, .power_of_two = false, .largest = 65504.0F};
+  EXPECT_EQ(numerics::current_scaling_scale(0x1p-149F, rule), 65504.0F);
+  EXPECT_EQ(numerics::current_scaling_scale(0x1p-100F, rule), 448.0F * 0x1p100F);
+}
+
+TEST(Nvfp4TensorScaleInv, IsTheFp32Quotient) {
+  for (const float e4m3_max : {448.0F, 256.0F}) {
+    for (const float amax : testing_te::range_cases()) {
+      if (amax >= 0.0F) {
+        const double exact = static_cast<double>(amax) / (6.0 * static_cast<double>(e4m3_max));
+        ASSERT_EQ(numerics::nvfp4_tensor_scale_inv(amax, e4m3_max), static_cast<float>(exact));
+      }
+    }
+  }
+}
+
 TEST(DelayedScaling, KeepsTheOldScaleForAnUnusableAmax) {
   for (const float amax : {0.0F, -0.0F, HUGE_VALF, kNaN}) {
     EXPECT_EQ(numerics::delayed_scaling_scale(amax, 448.0F, 3.5F), 3.5F) << amax;

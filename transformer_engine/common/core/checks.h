@@ -84,4 +84,35 @@ inline void check_result(const char* op, const char* name, const TensorView& vie
            " has no data and no quantized copy is wanted; at least one is required.");
 }
 
+// Scales of a wanted matrix: their type, block and memory.
+struct BlockRule {
+  DType scale_dtype;
+  int64_t block_rows;
+  int64_t block_cols;
+};
+
+inline void check_scale_strides(const char* op, const char* name, const BlockScaledMatrix& matrix) {
+  const BlockScales& scales = matrix.scales;
+  const bool needs_row_stride = matrix.data.rows > scales.block_rows;
+  const bool needs_col_stride = matrix.data.cols > scales.block_cols;
+  TE_CHECK(
+      (!needs_row_stride || scales.row_stride > 0) && (!needs_col_stride || scales.col_stride > 0),
+      op, ": ", name, " scales have strides ", scales.row_stride, " and ", scales.col_stride,
+      "; strides above 0 are required where there is more than one block.");
+  TE_CHECK(scales.data != nullptr || matrix.data.numel() == 0, op, ": ", name,
+           " scales have no data for shape [", matrix.data.rows, ", ", matrix.data.cols,
+           "]; a pointer to one scale per block is required.");
+}
+
+inline void check_block_scales(const char* op, const char* name, const BlockScaledMatrix& matrix,
+                               const BlockRule& rule) {
+  const BlockScales& scales = matrix.scales;
+  TE_CHECK_TYPE(scales.dtype == rule.scale_dtype, op, ": ", name, " scales have dtype ",
+                dtype_name(scales.dtype), "; ", dtype_name(rule.scale_dtype), " is required.");
+  TE_CHECK(scales.block_rows == rule.block_rows && scales.block_cols == rule.block_cols, op, ": ",
+           name, " has blocks of ", scales.block_rows, " x ", scales.block_cols, "; ",
+           rule.block_rows, " x ", rule.block_cols, " is required.");
+  check_scale_strides(op, name, matrix);
+}
+
 }  // namespace transformer_engine

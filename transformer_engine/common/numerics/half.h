@@ -11,6 +11,9 @@
 
 namespace transformer_engine::numerics {
 
+inline constexpr uint16_t kBf16Max = 0x7F7F;  // largest finite numbers
+inline constexpr uint16_t kFp16Max = 0x7BFF;
+
 TE_NUMERIC float float_from_bf16(uint16_t bits) {
   return float_of_bits(static_cast<uint32_t>(bits) << 16);
 }

@@ -18,10 +18,10 @@ TE_NUMERIC float inverse_scale(float scale) { return 1.0F / scale; }
 // Whether scaling to this amax means anything: not for 0, infinity and NaN.
 TE_NUMERIC bool is_usable_amax(float amax) { return amax > 0.0F && is_finite(amax); }
 
-// numerator / amax for a usable amax, the largest finite FP32 where that overflows.
-TE_NUMERIC float saturating_scale(float numerator, float amax) {
+// numerator / amax for a usable amax, `largest` where that overflows.
+TE_NUMERIC float saturating_scale(float numerator, float amax, float largest = kFloatMax) {
   const float scale = numerator / amax;
-  return is_finite(scale) ? scale : kFloatMax;
+  return is_finite(scale) ? scale : largest;
 }
 
 // Rounded toward zero to a power of two: the mantissa is cleared.
@@ -30,18 +30,19 @@ TE_NUMERIC float floor_to_power_of_two(float value) {
 }
 
 struct CurrentScaling {
-  float fp8_max;      // largest finite value of the format
-  float epsilon;      // amax is raised to it
-  bool power_of_two;  // whether the scale is rounded toward zero to a power of two
+  float fp8_max;              // largest finite value of the format
+  float epsilon;              // amax is raised to it
+  bool power_of_two;          // whether the scale is rounded toward zero to a power of two
+  float largest = kFloatMax;  // the scale where the quotient overflows
 };
 
-// Current scaling: fp8_max / max(amax, epsilon), 1 for an unusable amax.
+// Current scaling, of a tensor or of a block: fp8_max / max(amax, epsilon), 1 for an unusable amax.
 TE_NUMERIC float current_scaling_scale(float amax, const CurrentScaling& rule) {
   const float raised = amax < rule.epsilon ? rule.epsilon : amax;
   if (!is_usable_amax(raised)) {
     return 1.0F;
   }
-  const float scale = saturating_scale(rule.fp8_max, raised);
+  const float scale = saturating_scale(rule.fp8_max, raised, rule.largest);
   return rule.power_of_two ? floor_to_power_of_two(scale) : scale;
 }
 
@@ -55,10 +56,15 @@ TE_NUMERIC float delayed_scaling_scale(float amax, float numerator, float old_sc
   return is_usable_amax(amax) ? saturating_scale(numerator, amax) : old_scale;
 }
 
-// Block scaling with E8M0: the power of two that brings amax to at most fp8_max. The factor is
+// Block scaling with E8M0: the power of two that brings amax to at most fp8_max. 1 / fp8_max is
 // rounded to FP32 before it meets amax.
 TE_NUMERIC uint8_t e8m0_from_amax(float amax, float fp8_max) {
   return encode_e8m0_round_up(amax * (1.0F / fp8_max));
+}
+
+// Second level of NVFP4: what (element * block scale) is multiplied by to dequantize.
+TE_NUMERIC float nvfp4_tensor_scale_inv(float amax, float e4m3_max) {
+  return amax / (6.0F * e4m3_max);
 }
 
 }  // namespace transformer_engine::numerics

@@ -9,6 +9,9 @@
 // the columnwise one is quantized along M: MXFP8 stores it [M, K], the others transposed, [K, M].
 // Each copy is a quantization of the input of its own. Sizes need not be multiples of the block:
 // the last block of a row has the elements that are left. The rules stand once, in numerics/.
+// The amax of a block skips NaN values, as hardware maxima do: a NaN element becomes the NaN code
+// of its format, its neighbours are scaled as if it were not there, and a block of nothing but NaN
+// has amax 0. Saturating: +-Inf and what is out of range become +-max.
 #pragma once
 
 #include <transformer_engine/types.h>
@@ -16,11 +19,11 @@
 namespace transformer_engine {
 
 struct QuantizeFp8BlocksArgs {
-  TensorView input;              // [M, K] FP32, BF16 or FP16
-  BlockScaledMatrix rowwise;     // [M, K], optional
-  BlockScaledMatrix columnwise;  // [K, M], optional; at least one of both
-  float epsilon = 0.0F;          // amax of a block is raised to it
-  const float* noop = nullptr;   // [1]: when non-null and not 0, nothing is written
+  TensorView input;                   // [M, K] FP32, BF16 or FP16
+  BlockScaledMatrix rowwise = {};     // [M, K], optional
+  BlockScaledMatrix columnwise = {};  // [K, M], optional; at least one of both
+  float epsilon = 0.0F;               // amax of a block is raised to it
+  const float* noop = nullptr;        // [1]: when non-null and not 0, nothing is written
 };
 // Per block: scale = fp8_max / max(amax, epsilon), 1 where that amax is 0, Inf or NaN, the largest
 // finite number of the input's type where the quotient overflows; mantissa cleared with
@@ -29,26 +32,26 @@ struct QuantizeFp8BlocksArgs {
 void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& context);
 
 struct QuantizeMxfp8Args {
-  TensorView input;               // [M, K] FP32, BF16 or FP16
-  BlockScaledMatrix rowwise;      // [M, K], blocks 1 x 32; optional
-  BlockScaledMatrix columnwise;   // [M, K], blocks 32 x 1; optional; at least one of both
+  TensorView input;                   // [M, K] FP32, BF16 or FP16
+  BlockScaledMatrix rowwise = {};     // [M, K], blocks 1 x 32; optional
+  BlockScaledMatrix columnwise = {};  // [M, K], blocks 32 x 1; optional; at least one of both
   bool has_square_tiles = false;  // the blocks of a 32 x 32 tile share the code of the tile's amax
   const float* noop = nullptr;    // [1]: when non-null and not 0, nothing is written
 };
-// Per block: code = e8m0_from_amax(amax), q = saturating round-to-nearest-even cast of
-// x * 2^(127 - code).
+// Per block: code = e8m0_from_amax(amax) (254 for an amax of Inf), q = saturating
+// round-to-nearest-even cast of x * 2^(127 - code).
 void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context);
 
 enum class FourOverSix : int32_t { kNone = 0, kMeanAbsoluteError = 1, kMeanSquaredError = 2 };
 
 struct QuantizeNvfp4Args {
-  TensorView input;               // [M, K] FP32, BF16 or FP16
-  BlockScaledMatrix rowwise;      // [M, K], blocks 1 x 16; optional
-  BlockScaledMatrix columnwise;   // [K, M], blocks 1 x 16; optional; at least one of both
-  bool has_square_tiles = false;  // the blocks of a 16 x 16 tile share the scale of its amax
-  bool has_hadamard = false;      // the columnwise copy is that of the transformed input
-  uint16_t hadamard_signs = 0;    // bit i: row i of a group of 16 is negated first
-  bool is_stochastic = false;     // stochastic rounding, from `seed`
+  TensorView input;                   // [M, K] FP32, BF16 or FP16
+  BlockScaledMatrix rowwise = {};     // [M, K], blocks 1 x 16; optional
+  BlockScaledMatrix columnwise = {};  // [K, M], blocks 1 x 16; optional; at least one of both
+  bool has_square_tiles = false;      // the blocks of a 16 x 16 tile share the scale of its amax
+  bool has_hadamard = false;          // the columnwise copy is that of the transformed input
+  uint16_t hadamard_signs = 0;        // bit i: row i of a group of 16 is negated first
+  bool is_stochastic = false;         // stochastic rounding, from `seed`
   uint64_t seed = 0;
   FourOverSix four_over_six = FourOverSix::kNone;
   const float* noop = nullptr;  // [1]: when non-null and not 0, nothing is written

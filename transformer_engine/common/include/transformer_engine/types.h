@@ -84,6 +84,9 @@ struct BlockScales {
   float e4m3_max = 448.0F;     // largest scale used: 448 or 256
 
   bool is_wanted() const { return data != nullptr; }
+  int64_t index(int64_t row, int64_t col) const {
+    return (row / block_rows) * row_stride + (col / block_cols) * col_stride;
+  }
 };
 
 // One quantized copy, as stored. Bytes per row: cols for FP8; for E2M1, where two elements share a

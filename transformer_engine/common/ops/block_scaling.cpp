@@ -1,0 +1,118 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include <transformer_engine/block_scaling.h>
+
+#include "core/candidate.h"
+#include "core/checks.h"
+#include "cuda/entry_points.h"
+#include "numerics/bits.h"
+#include "reference/block_scaling.h"
+
+namespace transformer_engine {
+
+namespace {
+
+template <typename Args>
+using Run = void (*)(const Args&, const Context&);
+
+template <typename Args, Run<Args> kReference>
+constexpr Candidate<Args> kCandidates[] = {
+    cuda::kCandidate<Args>,
+    {"reference", &refuse_unless_cpu<Args>, kReference},
+};
+
+constexpr int64_t kFp8Block = 128;
+constexpr int64_t kMxBlock = 32;
+
+// What both quantizations to FP8 share: the input, and at least one copy of one type.
+template <typename Args>
+void check_quantize(const char* op, const Args& args) {
+  check_operand(op, "input", args.input);
+  TE_CHECK(args.rowwise.is_wanted() || args.columnwise.is_wanted() || args.input.numel() == 0, op,
+           ": neither rowwise nor columnwise is given; at least one is required.");
+  TE_CHECK_TYPE(!args.rowwise.is_wanted() || !args.columnwise.is_wanted() ||
+                    args.rowwise.data.dtype == args.columnwise.data.dtype,
+                op, ": rowwise has dtype ", dtype_name(args.rowwise.data.dtype), " and columnwise ",
+                dtype_name(args.columnwise.data.dtype), "; they must be equal.");
+}
+
+// A copy of FP8 codes, where it is wanted.
+void check_copy(const char* op, const char* name, const BlockScaledMatrix& copy, int64_t rows,
+                int64_t cols, const BlockRule& rule) {
+  if (!copy.is_wanted()) {
+    return;
+  }
+  check_fp8(op, name, copy.data);
+  check_shape(op, name, copy.data, rows, cols);
+  check_data(op, name, copy.data);
+  check_block_scales(op, name, copy, rule);
+}
+
+void check_fp8_copy(const char* op, const char* name, const BlockScaledMatrix& copy, int64_t rows,
+                    int64_t cols) {
+  const bool is_tiled = copy.scales.block_rows != 1;
+  check_copy(op, name, copy, rows, cols, {DType::kFloat32, is_tiled ? kFp8Block : 1, kFp8Block});
+}
+
+void check_dequantize_e2m1(const char* op, const BlockScaledMatrix& input) {
+  TE_CHECK_TYPE(input.scales.dtype == DType::kFloat8E4M3, op, ": input scales have dtype ",
+                dtype_name(input.scales.dtype), "; float8_e4m3 is required for float4_e2m1.");
+  TE_CHECK(input.scales.amax != nullptr || input.data.numel() == 0, op,
+           ": input scales have no amax; a pointer to FP32 is required for float4_e2m1.");
+  TE_CHECK(input.scales.e4m3_max > 0.0F && numerics::is_finite(input.scales.e4m3_max), op,
+           ": input scales have e4m3_max ", input.scales.e4m3_max,
+           "; a finite number above 0 is required.");
+}
+
+void check_dequantize_fp8(const char* op, const BlockScaledMatrix& input) {
+  TE_CHECK_TYPE(is_fp8(input.data.dtype), op, ": input has dtype ", dtype_name(input.data.dtype),
+                "; float8_e4m3, float8_e5m2 or float4_e2m1 is required.");
+  TE_CHECK_TYPE(input.scales.dtype == DType::kFloat32 || input.scales.dtype == DType::kFloat8E8M0,
+                op, ": input scales have dtype ", dtype_name(input.scales.dtype),
+                "; float32 or float8_e8m0 is required for ", dtype_name(input.data.dtype), ".");
+}
+
+}  // namespace
+
+void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& context) {
+  constexpr char kOp[] = "quantize_fp8_blocks";
+  check_quantize(kOp, args);
+  check_fp8_copy(kOp, "rowwise", args.rowwise, args.input.rows, args.input.cols);
+  check_fp8_copy(kOp, "columnwise", args.columnwise, args.input.cols, args.input.rows);
+  TE_CHECK(args.epsilon >= 0.0F && numerics::is_finite(args.epsilon), kOp, ": epsilon is ",
+           args.epsilon, "; a finite number of 0 or more is required.");
+  run_first_candidate(kOp, kCandidates<QuantizeFp8BlocksArgs, reference::quantize_fp8_blocks>, args,
+                      context);
+}
+
+void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context) {
+  constexpr char kOp[] = "quantize_mxfp8";
+  const int64_t rows = args.input.rows;
+  const int64_t cols = args.input.cols;
+  check_quantize(kOp, args);
+  check_copy(kOp, "rowwise", args.rowwise, rows, cols, {DType::kFloat8E8M0, 1, kMxBlock});
+  check_copy(kOp, "columnwise", args.columnwise, rows, cols, {DType::kFloat8E8M0, kMxBlock, 1});
+  run_first_candidate(kOp, kCandidates<QuantizeMxfp8Args, reference::quantize_mxfp8>, args,
+                      context);
+}
+
+void dequantize_blocks(const DequantizeBlocksArgs& args, const Context& context) {
+  constexpr char kOp[] = "dequantize_blocks";
+  const BlockScaledMatrix& input = args.input;
+  check_extent(kOp, "input", input.data);
+  if (input.data.dtype == DType::kFloat4E2M1) {
+    check_dequantize_e2m1(kOp, input);
+  } else {
+    check_dequantize_fp8(kOp, input);
+  }
+  check_data(kOp, "input", input.data);
+  TE_CHECK(input.scales.block_rows > 0 && input.scales.block_cols > 0, kOp,
+           ": input has blocks of ", input.scales.block_rows, " x ", input.scales.block_cols,
+           "; sizes above 0 are required.");
+  check_scale_strides(kOp, "input", input);
+  check_operand(kOp, "output", args.output, input.data.rows, input.data.cols);
+  run_first_candidate(kOp, kCandidates<DequantizeBlocksArgs, reference::dequantize_blocks>, args,
+                      context);
+}
+
+}  // namespace transformer_engine
