@@ -56,10 +56,17 @@ struct QuantizeNvfp4Args {
   FourOverSix four_over_six = FourOverSix::kNone;
   const float* noop = nullptr;  // [1]: when non-null and not 0, nothing is written
 };
-// Fills scales.amax of the wanted copies: max |x|, [1] or per row [M]; for the columnwise copy
-// after the transform, where there is one.
+// Fills scales.amax where it is not null, whether or not the copy has data yet: max |x|, NaN
+// skipped, 0 for an empty input; [1], or [M] per row with scales.is_row_scaled; for the columnwise
+// copy after the transform, where there is one.
 void compute_nvfp4_amax(const QuantizeNvfp4Args& args, const Context& context);
-// Reads scales.amax (which may have been reduced over several devices) and writes data and scales.
+// Reads scales.amax (which may have been reduced over several devices) and writes data and scales
+// of the wanted copies; numerics/nvfp4.h has the rules: scales, rounding, random bits, the choice
+// of four over six, and what 0, infinity and NaN give. The elements that fill up the last block of
+// a row are 0; with the transform (numerics/hadamard.h) they take part: rows beyond the last count
+// as 0, and all 16 transformed values are stored.
+// Refused with ValueError: four_over_six with has_hadamard or is_stochastic; a row-scaled rowwise
+// copy with has_hadamard, is_stochastic or has_square_tiles; a row-scaled columnwise copy.
 void quantize_nvfp4(const QuantizeNvfp4Args& args, const Context& context);
 
 struct DequantizeBlocksArgs {
