@@ -124,6 +124,59 @@ struct GemmCase {
   }
 };
 
+// What goes into one element of D, in FP64.
+struct GemmElement {
+  double sum = 0.0, magnitude = 0.0;  // of the products, and of their absolute values
+  double alpha = 1.0, bias = 0.0, before = 0.0;
+  double extra_roundings = 0.0;  // to FP32, on the way from the operands' codes to a product
+
+  void add(double a, double b) {
+    sum += a * b;
+    magnitude += std::abs(a * b);
+  }
+};
+
+struct GemmExpected {
+  double value, tolerance;
+};
+struct GemmExpectedPair {
+  GemmExpected pre, d;
+};
+
+inline GemmExpected rounded_to(DType dtype, double value, double error) {
+  const double unit = rounding_unit(dtype);
+  return {value, error + unit * (std::abs(value) + error) + smallest_step(dtype)};
+}
+
+// FP64 value of an element. The tolerance bounds, for any order of summation, k products and k
+// sums in FP32 (unit u = 2^-24 each, relative to the sum of magnitudes), the roundings of alpha,
+// the product with it and the bias, the epilogue, and the one rounding to d's type. BF16
+// multiply-adds may also flush 2^-126 per step.
+inline GemmExpectedPair expected_of(const GemmCase& spec, const GemmElement& element) {
+  const double unit = rounding_unit(DType::kFloat32);
+  const double value = element.sum * element.alpha + element.bias;
+  const double steps = 2.0 * static_cast<double>(spec.k) + 4.0 + element.extra_roundings;
+  const double sum_error = unit * steps * element.magnitude * std::abs(element.alpha) +
+                           unit * (std::abs(value) + std::abs(element.bias)) +
+                           static_cast<double>(spec.k + 1) * 0x1p-126;
+  GemmExpectedPair result;
+  result.pre = rounded_to(spec.d_dtype, value, sum_error);
+  double final_value = value;
+  double final_error = sum_error;
+  if (spec.has_gelu) {
+    const double inner = value * (0.79788456 + 0.03567741 * value * value);
+    final_value = value * (0.5 + 0.5 * std::tanh(inner));
+    // |gelu'| < 1.13; a dozen FP32 roundings inside, the cubic ones where tanh is not yet flat.
+    final_error = 1.13 * sum_error + 16.0 * unit * std::abs(value);
+  }
+  if (spec.accumulate) {
+    final_value += element.before;
+    final_error += unit * (std::abs(element.before) + std::abs(final_value));
+  }
+  result.d = rounded_to(spec.d_dtype, final_value, final_error);
+  return result;
+}
+
 // One case with its operands, and what must come out.
 class GemmProblem {
  public:
@@ -167,60 +220,21 @@ class GemmProblem {
     return case_.b_transposed ? b.get(i, row) : b.get(row, i);
   }
 
-  struct Expected {
-    double value, tolerance;
-  };
-  struct ExpectedPair {
-    Expected pre, d;
-  };
-
-  // FP64 value of an element. The tolerance bounds, for any order of summation, k products and k
-  // sums in FP32 (unit u = 2^-24 each, relative to the sum of magnitudes), the roundings of alpha,
-  // the product with it and the bias, the epilogue, and the one rounding to d's type. BF16
-  // multiply-adds may also flush 2^-126 per step.
-  ExpectedPair expected(int64_t row, int64_t col) const {
-    double sum = 0.0;
-    double magnitude = 0.0;
+  GemmExpectedPair expected(int64_t row, int64_t col) const {
+    GemmElement element;
     for (int64_t i = 0; i < case_.k; ++i) {
-      const double product = static_cast<double>(a_at(row, i)) * b_at(col, i);
-      sum += product;
-      magnitude += std::abs(product);
+      element.add(a_at(row, i), b_at(col, i));
     }
-    const double unit = rounding_unit(DType::kFloat32);
-    const double alpha = static_cast<double>(is_fp8(a.dtype) ? a_scale_inv : 1.0F) *
-                         (is_fp8(b.dtype) ? b_scale_inv : 1.0F);
-    const double bias_value = case_.has_bias ? bias.get(0, col) : 0.0;
-    const double value = sum * alpha + bias_value;
-    const double steps = 2.0 * static_cast<double>(case_.k) + 4.0;
-    const double sum_error = unit * steps * magnitude * std::abs(alpha) +
-                             unit * (std::abs(value) + std::abs(bias_value)) +
-                             static_cast<double>(case_.k + 1) * 0x1p-126;
-    ExpectedPair result;
-    result.pre = rounded(value, sum_error);
-    double final_value = value;
-    double final_error = sum_error;
-    if (case_.has_gelu) {
-      const double inner = value * (0.79788456 + 0.03567741 * value * value);
-      final_value = value * (0.5 + 0.5 * std::tanh(inner));
-      // |gelu'| < 1.13; a dozen FP32 roundings inside, the cubic ones where tanh is not yet flat.
-      final_error = 1.13 * sum_error + 16.0 * unit * std::abs(value);
-    }
-    if (case_.accumulate) {
-      const double before = d_before.get(row, col);
-      final_value += before;
-      final_error += unit * (std::abs(before) + std::abs(final_value));
-    }
-    result.d = rounded(final_value, final_error);
-    return result;
+    element.alpha = static_cast<double>(is_fp8(a.dtype) ? a_scale_inv : 1.0F) *
+                    (is_fp8(b.dtype) ? b_scale_inv : 1.0F);
+    element.bias = case_.has_bias ? bias.get(0, col) : 0.0;
+    element.before = case_.accumulate ? d_before.get(row, col) : 0.0;
+    return expected_of(case_, element);
   }
 
  private:
   static GemmMatrix stored(DType dtype, int64_t rows, int64_t k, bool is_transposed) {
     return is_transposed ? GemmMatrix(dtype, k, rows) : GemmMatrix(dtype, rows, k);
-  }
-  Expected rounded(double value, double error) const {
-    const double unit = rounding_unit(case_.d_dtype);
-    return {value, error + unit * (std::abs(value) + error) + smallest_step(case_.d_dtype)};
   }
   GemmCase case_;
 };

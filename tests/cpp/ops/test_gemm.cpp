@@ -8,111 +8,26 @@
 #include <transformer_engine/framework.h>
 #include <transformer_engine/report.h>
 
-#include <functional>
-
-#include "cpu/gemm.h"
-#include "cpu/gemm_kernels.h"
+#include "helpers/gemm_implementations.h"
 #include "helpers/gemm_problem.h"
-#include "helpers/isas.h"
-#include "reference/gemm.h"
 
 namespace {
 
 namespace te = transformer_engine;
 using te::DType;
+using te::testing::for_each_result;
 using te::testing::GemmCase;
 using te::testing::GemmMatrix;
 using te::testing::GemmProblem;
+using te::testing::threads;
 
 constexpr DType kHighPrecision[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-
-struct Implementation {
-  std::string name;
-  std::function<bool(const te::GemmArgs&, const te::Context&)> takes;
-  std::function<void(const te::GemmArgs&, const te::Context&)> run;
-};
-
-std::vector<Implementation> implementations() {
-  const auto always = [](const te::GemmArgs&, const te::Context&) { return true; };
-  std::vector<Implementation> all;
-  all.push_back({"gemm", always, te::gemm});
-  all.push_back({"reference", always, te::reference::gemm});
-  for (const auto& [isa, table] : TE_TABLES_OF(te::cpu::GemmKernels, gemm_kernels)) {
-    all.push_back({std::string("packed ") + isa, always,
-                   [table](const te::GemmArgs& args, const te::Context& context) {
-                     te::cpu::gemm_packed_with(*table, args, context);
-                   }});
-  }
-  for (const auto& [isa, table] : TE_TABLES_OF(te::cpu::GemmSkinnyKernels, gemm_skinny_kernels)) {
-    all.push_back({std::string("skinny ") + isa,
-                   [](const te::GemmArgs& args, const te::Context& context) {
-                     return te::cpu::gemm_skinny_refusal(args, context) == nullptr;
-                   },
-                   [table](const te::GemmArgs& args, const te::Context& context) {
-                     te::cpu::gemm_skinny_with(*table, args, context);
-                   }});
-  }
-  return all;
-}
-
-te::Context threads(int count) {
-  te::Context context;
-  context.num_threads = count;
-  return context;
-}
-
-// Runs every implementation that takes the problem and hands its result to `check`.
-void for_each_result(GemmProblem& problem, const te::Context& context,
-                     const std::function<void(const GemmMatrix& d, const GemmMatrix& pre)>& check) {
-  static const std::vector<Implementation> all = implementations();
-  for (const auto& implementation : all) {
-    GemmMatrix d = problem.d_before;
-    GemmMatrix pre(d.dtype, d.rows, d.cols);
-    const te::GemmArgs args = problem.args(d, pre);
-    if (!implementation.takes(args, context)) {
-      continue;
-    }
-    SCOPED_TRACE(implementation.name + ": " + problem.spec().text());
-    implementation.run(args, context);
-    check(d, pre);
-  }
-}
-
-void expect_close(const GemmMatrix& actual, const std::vector<GemmProblem::Expected>& expected,
-                  const char* name) {
-  int64_t outside = 0;
-  for (int64_t row = 0; row < actual.rows; ++row) {
-    for (int64_t col = 0; col < actual.cols; ++col) {
-      const auto& [value, tolerance] = expected[static_cast<size_t>(row * actual.cols + col)];
-      const double got = actual.get(row, col);
-      if (!(std::abs(got - value) <= tolerance) && ++outside == 1) {
-        ADD_FAILURE() << name << "[" << row << ", " << col << "] is " << got << ", expected "
-                      << value << " +- " << tolerance;
-      }
-    }
-  }
-  EXPECT_EQ(outside, 0) << name << ": elements outside the tolerance";
-}
 
 void expect_matches_fp64(const GemmCase& spec, unsigned seed, int num_threads = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   GemmProblem problem(spec, [&] { return normal(random); });
-  std::vector<GemmProblem::Expected> d_expected;
-  std::vector<GemmProblem::Expected> pre_expected;
-  for (int64_t row = 0; row < spec.m; ++row) {
-    for (int64_t col = 0; col < spec.n; ++col) {
-      const auto expected = problem.expected(row, col);
-      d_expected.push_back(expected.d);
-      pre_expected.push_back(expected.pre);
-    }
-  }
-  for_each_result(problem, threads(num_threads), [&](const GemmMatrix& d, const GemmMatrix& pre) {
-    expect_close(d, d_expected, "d");
-    if (spec.has_pre) {
-      expect_close(pre, pre_expected, "pre_epilogue");
-    }
-  });
+  te::testing::expect_results_match_fp64(problem, num_threads);
 }
 
 std::vector<std::pair<DType, DType>> operand_types() {
@@ -374,13 +289,13 @@ TEST(Gemm, AccumulatesInFp32AcrossCalls) {
   spec.a_dtype = spec.b_dtype = DType::kBFloat16;
   spec.a_transposed = spec.b_transposed = true;
   spec.accumulate = true;
-  for (const auto& implementation : implementations()) {
+  for (const auto& implementation : te::testing::gemm_implementations()) {
     SCOPED_TRACE(implementation.name);
     GemmProblem large(spec, [] { return 8.0F; });
     GemmProblem small(spec, [] { return 0.125F; });
     GemmMatrix d(DType::kFloat32, spec.m, spec.n);
     GemmMatrix pre;
-    if (!implementation.takes(large.args(d, pre), threads(1))) {
+    if (implementation.refusal(large.args(d, pre), threads(1)) != nullptr) {
       continue;
     }
     implementation.run(large.args(d, pre), threads(1));
@@ -425,7 +340,8 @@ TEST_F(GemmErrors, OperandTypes) {
   wrong = args();
   GemmMatrix b(DType::kBFloat16, 6, 8);
   wrong.b.matrix = b.view();
-  expect_error<te::TypeError>(wrong, "gemm: a has dtype float32 and b bfloat16; both float8, or");
+  expect_error<te::TypeError>(wrong,
+                              "gemm: a has dtype float32 and b bfloat16; two high-precision");
 }
 
 TEST_F(GemmErrors, Sizes) {

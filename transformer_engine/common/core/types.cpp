@@ -26,6 +26,12 @@ int64_t element_size_bytes(DType dtype) {
   return 0;
 }
 
+int64_t row_size_bytes(DType dtype, int64_t cols) {
+  constexpr int64_t kE2M1Block = 16;
+  return dtype == DType::kFloat4E2M1 ? (cols + kE2M1Block - 1) / kE2M1Block * (kE2M1Block / 2)
+                                     : cols * element_size_bytes(dtype);
+}
+
 const char* dtype_name(DType dtype) {
   switch (dtype) {
     case DType::kByte:

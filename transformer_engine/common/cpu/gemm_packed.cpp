@@ -69,7 +69,8 @@ struct PackedProblem {
 bool fits_pairs(DType dtype) { return is_fp8(dtype) || dtype == DType::kBFloat16; }
 
 PackedProblem describe(const GemmKernels& kernels, const GemmArgs& args) {
-  const bool as_pairs = kernels.has_bf16_dot && fits_pairs(args.a.matrix.dtype);
+  const bool as_pairs =
+      kernels.has_bf16_dot && fits_pairs(args.a.matrix.dtype) && fits_pairs(args.b.matrix.dtype);
   const GemmShape shape = gemm_shape(args);
   const int64_t tile_rows = piece_size(shape.m, kernels.tile_rows, 1);
   return {args, kernels, shape, gemm_finish(args), as_pairs, as_pairs ? 2 : 1, tile_rows};
@@ -209,6 +210,15 @@ Grid choose_grid(const PackedProblem& problem, int num_threads) {
 }
 
 }  // namespace
+
+const char* gemm_packed_refusal(const GemmArgs& args, const Context& /*context*/) {
+  for (const GemmOperand* operand : {&args.a, &args.b}) {
+    if (operand->scales.is_wanted() || operand->matrix.dtype == DType::kFloat4E2M1) {
+      return "an operand has scales per block";
+    }
+  }
+  return nullptr;
+}
 
 void gemm_packed(const GemmArgs& args, const Context& context) {
   gemm_packed_with(TE_CPU_KERNELS(gemm_kernels), args, context);

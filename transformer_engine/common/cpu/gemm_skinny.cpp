@@ -29,6 +29,10 @@ const char* gemm_skinny_refusal(const GemmArgs& args, const Context& /*context*/
   if (args.a.matrix.dtype != args.b.matrix.dtype) {
     return "a and b must have one dtype";
   }
+  if (args.a.scales.is_wanted() || args.b.scales.is_wanted() ||
+      args.a.matrix.dtype == DType::kFloat4E2M1) {
+    return "an operand has scales per block";
+  }
   return k > kMaxK ? "k is larger than 32768" : nullptr;
 }
 

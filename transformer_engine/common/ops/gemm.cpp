@@ -19,24 +19,68 @@ namespace {
 
 constexpr const char* kOp = "gemm";
 
+bool is_e2m1(DType dtype) { return dtype == DType::kFloat4E2M1; }
+
+// The second level of NVFP4.
+void check_amax(const char* name, const GemmOperand& operand) {
+  const BlockScales& scales = operand.scales;
+  if (!is_e2m1(operand.matrix.dtype)) {
+    TE_CHECK(scales.amax == nullptr, kOp, ": ", name, " has an amax and dtype ",
+             dtype_name(operand.matrix.dtype),
+             "; only float4_e2m1 operands have one. Leave scales.amax null.");
+    return;
+  }
+  TE_CHECK(scales.amax != nullptr, kOp, ": ", name,
+           " has no scales.amax; float4_e2m1 needs its amax, [1] or one per row.");
+  TE_CHECK(scales.e4m3_max == 448.0F || scales.e4m3_max == 256.0F, kOp, ": ", name,
+           " has e4m3_max ", scales.e4m3_max, "; 448 or 256 is required.");
+}
+
+void check_scales(const char* name, const GemmOperand& operand) {
+  const DType dtype = operand.matrix.dtype;
+  const BlockScales& scales = operand.scales;
+  if (!scales.is_wanted()) {
+    TE_CHECK(!is_e2m1(dtype) || operand.matrix.numel() == 0, kOp, ": ", name,
+             " has dtype float4_e2m1 and no scales; one per block is required.");
+    return;
+  }
+  const bool has_fp8_scales = scales.dtype == DType::kFloat32 || scales.dtype == DType::kFloat8E8M0;
+  TE_CHECK_TYPE(
+      (is_fp8(dtype) && has_fp8_scales) || (is_e2m1(dtype) && scales.dtype == DType::kFloat8E4M3),
+      kOp, ": ", name, " has dtype ", dtype_name(dtype), " and scales of ",
+      dtype_name(scales.dtype),
+      "; float8 with float32 or float8_e8m0, or float4_e2m1 with float8_e4m3, is "
+      "required.");
+  TE_CHECK(operand.scale_inv == nullptr, kOp, ": ", name,
+           " has a scale_inv and scales; one of both is required.");
+  TE_CHECK(scales.block_rows >= 1 && scales.block_cols >= 1, kOp, ": ", name, " has blocks of ",
+           scales.block_rows, " x ", scales.block_cols, "; sizes of 1 or more are required.");
+  TE_CHECK(scales.row_stride >= 0 && scales.col_stride >= 0, kOp, ": ", name,
+           " has scales with strides ", scales.row_stride, " and ", scales.col_stride,
+           "; 0 or more is required.");
+  check_amax(name, operand);
+}
+
 void check_operand(const char* name, const GemmOperand& operand) {
   const TensorView& view = operand.matrix;
-  TE_CHECK_TYPE(is_high_precision(view.dtype) || is_fp8(view.dtype), kOp, ": ", name, " has dtype ",
-                dtype_name(view.dtype),
-                "; float32, float16, bfloat16, float8_e4m3 or float8_e5m2 is required.");
+  TE_CHECK_TYPE(
+      is_high_precision(view.dtype) || is_fp8(view.dtype) || is_e2m1(view.dtype), kOp, ": ", name,
+      " has dtype ", dtype_name(view.dtype),
+      "; float32, float16, bfloat16, float8_e4m3, float8_e5m2 or float4_e2m1 is required.");
   TE_CHECK(view.rows >= 0 && view.cols >= 0, kOp, ": ", name, " has shape [", view.rows, ", ",
            view.cols, "]; sizes must not be negative.");
   check_data(kOp, name, view);
   TE_CHECK(operand.scale_inv == nullptr || is_fp8(view.dtype), kOp, ": ", name,
            " has a scale_inv and dtype ", dtype_name(view.dtype),
            "; only float8 operands have one. Leave scale_inv null.");
+  check_scales(name, operand);
 }
 
 bool shares_memory(const TensorView& a, const TensorView& b) {
   const char* a_begin = static_cast<const char*>(a.data);
   const char* b_begin = static_cast<const char*>(b.data);
-  const char* a_end = a_begin + a.numel() * element_size_bytes(a.dtype);
-  const char* b_end = b_begin + b.numel() * element_size_bytes(b.dtype);
+  const char* a_end = a_begin + a.rows * row_size_bytes(a.dtype, a.cols);
+  const char* b_end = b_begin + b.rows * row_size_bytes(b.dtype, b.cols);
   return a_begin < b_end && b_begin < a_end;
 }
 
@@ -74,9 +118,9 @@ void check_gemm(const GemmArgs& args) {
   check_operand("b", args.b);
   const DType a_dtype = args.a.matrix.dtype;
   const DType b_dtype = args.b.matrix.dtype;
-  TE_CHECK_TYPE(a_dtype == b_dtype || (is_fp8(a_dtype) && is_fp8(b_dtype)), kOp, ": a has dtype ",
-                dtype_name(a_dtype), " and b ", dtype_name(b_dtype),
-                "; both float8, or both of one type, is required.");
+  TE_CHECK_TYPE(a_dtype == b_dtype || !is_high_precision(a_dtype) || !is_high_precision(b_dtype),
+                kOp, ": a has dtype ", dtype_name(a_dtype), " and b ", dtype_name(b_dtype),
+                "; two high-precision operands must be of one type. Cast one of them.");
   const auto [m, n, k] = gemm_shape(args);
   TE_CHECK(operand_depth(args.b) == k, kOp, ": a has k = ", k, " and b k = ", operand_depth(args.b),
            "; they must be equal. Check the operands and their is_transposed flags.");
@@ -114,6 +158,9 @@ const char* framework_refusal(const GemmArgs& args, const Context& /*context*/) 
   if (dtype != DType::kBFloat16 && dtype != DType::kFloat32) {
     return "the framework's GEMM takes BF16 and FP32 only";
   }
+  if (args.b.matrix.dtype != dtype) {
+    return "the framework's GEMM takes operands of one type";
+  }
   if (args.d.dtype != dtype || (args.bias.is_wanted() && args.bias.dtype != dtype)) {
     return "the framework's GEMM takes one type for operands, bias and result";
   }
@@ -140,7 +187,7 @@ void run_framework(const GemmArgs& args, const Context& context) {
 constexpr Candidate<GemmArgs> kCandidates[] = {
     {"cpu skinny", cpu_only<cpu::gemm_skinny_refusal>, cpu::gemm_skinny},
     {"cpu framework", cpu_only<framework_refusal>, run_framework},
-    {"cpu packed", refuse_unless_cpu<GemmArgs>, cpu::gemm_packed},
+    {"cpu packed", cpu_only<cpu::gemm_packed_refusal>, cpu::gemm_packed},
     cuda::kCandidate<GemmArgs>,
     {"reference", refuse_unless_cpu<GemmArgs>, reference::gemm},
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/gemm_shape.h"
+#include "reference/block_scaling.h"
 #include "reference/cast.h"
 
 namespace transformer_engine::reference {
@@ -17,6 +18,20 @@ float read(const TensorView& view, int64_t index) {
                             : load_float(view, index);
 }
 
+// Element (row, col) as stored, without what scales the whole operand.
+float element(const GemmOperand& operand, int64_t row, int64_t col) {
+  const BlockScales& scales = operand.scales;
+  if (!scales.is_wanted()) {
+    return read(operand.matrix, row * operand.matrix.cols + col);
+  }
+  BlockScaledMatrix matrix = {operand.matrix, scales};
+  float amax_of_scale_one = 6.0F * scales.e4m3_max;
+  if (!scales.is_row_scaled) {
+    matrix.scales.amax = &amax_of_scale_one;
+  }
+  return load_dequantized(matrix, row, col);
+}
+
 // op(operand) as [rows, k] doubles.
 std::vector<double> widen(const GemmOperand& operand) {
   const int64_t rows = operand_rows(operand);
@@ -24,8 +39,8 @@ std::vector<double> widen(const GemmOperand& operand) {
   std::vector<double> wide(static_cast<size_t>(rows * depth));
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < depth; ++i) {
-      const int64_t index = operand.is_transposed ? i * rows + row : row * depth + i;
-      wide[static_cast<size_t>(row * depth + i)] = read(operand.matrix, index);
+      wide[static_cast<size_t>(row * depth + i)] =
+          operand.is_transposed ? element(operand, i, row) : element(operand, row, i);
     }
   }
   return wide;

@@ -100,6 +100,8 @@ struct BlockScaledMatrix {
 
 // Size of one element in bytes; two elements share a byte for kFloat4E2M1 (returns 0 for it).
 int64_t element_size_bytes(DType dtype);
+// Bytes from one row of a matrix to the next: E2M1 rows are padded to whole blocks of 16.
+int64_t row_size_bytes(DType dtype, int64_t cols);
 const char* dtype_name(DType dtype);
 bool is_high_precision(DType dtype);  // FP32, FP16, BF16
 bool is_fp8(DType dtype);             // E4M3, E5M2
