@@ -32,7 +32,7 @@ inline std::vector<GemmImplementation> gemm_implementations() {
   all.push_back({"gemm", never, gemm});
   all.push_back({"reference", never, reference::gemm});
   for (const auto& [isa, table] : TE_TABLES_OF(cpu::GemmKernels, gemm_kernels)) {
-    all.push_back({std::string("packed ") + isa, cpu::gemm_packed_refusal,
+    all.push_back({std::string("packed ") + isa, never,
                    [table](const GemmArgs& args, const Context& context) {
                      cpu::gemm_packed_with(*table, args, context);
                    }});

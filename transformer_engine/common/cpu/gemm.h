@@ -13,7 +13,6 @@ struct GemmSkinnyKernels;
 
 // Any problem: both operands are packed into panels of BF16 pairs or FP32, then multiplied tile by
 // tile.
-const char* gemm_packed_refusal(const GemmArgs& args, const Context& context);
 void gemm_packed(const GemmArgs& args, const Context& context);
 
 // A few rows of A against B stored [n, k]: bound by reading B, which is read once and never packed.

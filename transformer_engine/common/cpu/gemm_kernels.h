@@ -38,8 +38,17 @@ struct GemmPackArgs {
   int64_t width = 0;
   bool as_pairs = false;
   void* panels = nullptr;
+  // Block-scaled: read instead of source and stride; the piece begins at (row, col) as stored. What
+  // scales the whole matrix is left out. Rows are dequantized first, to BF16 or FP32 in `scratch`:
+  // those of one panel, or, stored [k, rows], kPackColumns of them.
+  const BlockScaledMatrix* blocks = nullptr;
+  int64_t row = 0, col = 0;
+  void* scratch = nullptr;
+  int64_t scratch_stride = 0;  // elements; kPackSlackElements more than a row has, at least
 };
 constexpr int64_t kPackSlackBytes = 64;
+constexpr int64_t kPackColumns = 128;
+constexpr int64_t kPackSlackElements = 64;
 
 // One block product over `steps`, both operands packed. Sums of a tile are kept from one call to
 // the next in `sums` when k is cut into several parts.

@@ -15,7 +15,8 @@
 // stays in L2 (1 MiB and more) for all panels of B. Packing costs about 0.15 cycles per element; an
 // element of A serves kBlockCols multiply-adds of 1/64 cycle each, one of B kBlockRows: 2 to 4 %
 // together. Sums between parts of k lie in FP32 in the workspace; a single part needs none.
-// Workspace per thread: 0.4 + 1 MiB, and 4 MiB of sums where k has several parts.
+// Workspace per thread: 0.4 + 1 MiB, and 4 MiB of sums where k has several parts; up to 0.2 MiB for
+// block-scaled operands, which are dequantized on the way into the panels.
 #include "core/gemm_shape.h"
 #include "core/parallel.h"
 #include "cpu/gemm.h"
@@ -38,6 +39,7 @@ constexpr int64_t kMultiplyAddsPerThread = int64_t{1} << 20;
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // [0, count) in equal pieces of at most `limit`, each but the last a multiple of `unit`.
 int64_t piece_size(int64_t count, int64_t limit, int64_t unit) {
@@ -66,33 +68,42 @@ struct PackedProblem {
   int64_t tile_rows;  // height of the panels of A
 };
 
-bool fits_pairs(DType dtype) { return is_fp8(dtype) || dtype == DType::kBFloat16; }
+// Whether every element is a BF16 number.
+bool fits_pairs(const GemmOperand& operand) {
+  const BlockScales& scales = operand.scales;
+  switch (operand.matrix.dtype) {
+    case DType::kBFloat16:
+      return true;
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      return !scales.is_wanted() || scales.dtype == DType::kFloat8E8M0 || scales.are_powers_of_two;
+    case DType::kFloat4E2M1:
+      return !scales.is_row_scaled;
+    default:
+      return false;
+  }
+}
 
 PackedProblem describe(const GemmKernels& kernels, const GemmArgs& args) {
-  const bool as_pairs =
-      kernels.has_bf16_dot && fits_pairs(args.a.matrix.dtype) && fits_pairs(args.b.matrix.dtype);
+  const bool as_pairs = kernels.has_bf16_dot && fits_pairs(args.a) && fits_pairs(args.b);
   const GemmShape shape = gemm_shape(args);
   const int64_t tile_rows = piece_size(shape.m, kernels.tile_rows, 1);
   return {args, kernels, shape, gemm_finish(args), as_pairs, as_pairs ? 2 : 1, tile_rows};
 }
 
-void pack(const PackedProblem& problem, const GemmOperand& operand, Range rows, Range k,
-          int64_t width, void* panels) {
-  const int64_t stride = operand.matrix.cols;
-  const int64_t offset =
-      operand.is_transposed ? k.begin * stride + rows.begin : rows.begin * stride + k.begin;
-  GemmPackArgs pack;
-  pack.source = static_cast<const char*>(operand.matrix.data) +
-                offset * element_size_bytes(operand.matrix.dtype);
-  pack.dtype = operand.matrix.dtype;
-  pack.is_transposed = operand.is_transposed;
-  pack.stride = stride;
-  pack.rows = rows.size();
-  pack.k = k.size();
-  pack.width = width;
-  pack.as_pairs = problem.as_pairs;
-  pack.panels = panels;
-  problem.kernels.pack(pack);
+// Elements between the rows that a block-scaled piece is dequantized to.
+int64_t dequantized_stride(const GemmOperand& operand, int64_t k) {
+  return round_up(operand.is_transposed ? kPackColumns : k, kPackSlackElements) +
+         kPackSlackElements;
+}
+
+int64_t dequantized_bytes(const PackedProblem& problem, const GemmOperand& operand, int64_t k,
+                          int64_t width) {
+  if (!operand.scales.is_wanted()) {
+    return 0;
+  }
+  const int64_t rows = operand.is_transposed ? k : width;
+  return rows * dequantized_stride(operand, k) * kWordBytes / problem.elements_per_step;
 }
 
 // Scratch of one thread, cut from its workspace.
@@ -100,7 +111,33 @@ struct Scratch {
   char* a_panels;
   char* b_panels;
   float* sums;
+  char* dequantized;
 };
+
+void pack(const PackedProblem& problem, const GemmOperand& operand, Range rows, Range k,
+          int64_t width, void* panels, const Scratch& scratch) {
+  GemmPackArgs pack;
+  pack.row = operand.is_transposed ? k.begin : rows.begin;
+  pack.col = operand.is_transposed ? rows.begin : k.begin;
+  pack.dtype = operand.matrix.dtype;
+  pack.is_transposed = operand.is_transposed;
+  pack.rows = rows.size();
+  pack.k = k.size();
+  pack.width = width;
+  pack.as_pairs = problem.as_pairs;
+  pack.panels = panels;
+  const BlockScaledMatrix blocks = {operand.matrix, operand.scales};
+  if (operand.scales.is_wanted()) {
+    pack.blocks = &blocks;
+    pack.scratch = scratch.dequantized;
+    pack.scratch_stride = dequantized_stride(operand, k.size());
+  } else {
+    pack.stride = operand.matrix.cols;
+    pack.source = static_cast<const char*>(operand.matrix.data) +
+                  (pack.row * pack.stride + pack.col) * element_size_bytes(pack.dtype);
+  }
+  problem.kernels.pack(pack);
+}
 
 // Largest pieces that a region of this size is worked on in.
 struct Pieces {
@@ -129,9 +166,14 @@ Scratch get_scratch(const PackedProblem& problem, const Pieces& pieces) {
   const bool has_sums = problem.shape.k > pieces.k;
   const int64_t sums_bytes =
       has_sums ? row_tiles * problem.kernels.tile_rows * pieces.cols * kWordBytes : 0;
-  char* const memory = static_cast<char*>(gemm_workspace(a_bytes + b_bytes + sums_bytes));
-  return {memory, memory + a_bytes,
-          has_sums ? reinterpret_cast<float*>(memory + a_bytes + b_bytes) : nullptr};
+  const int64_t dequantized_size =
+      larger(dequantized_bytes(problem, problem.args.a, k, problem.tile_rows),
+             dequantized_bytes(problem, problem.args.b, k, problem.kernels.tile_cols));
+  char* const memory =
+      static_cast<char*>(gemm_workspace(a_bytes + b_bytes + sums_bytes + dequantized_size));
+  char* const sums = memory + a_bytes + b_bytes;
+  return {memory, memory + a_bytes, has_sums ? reinterpret_cast<float*>(sums) : nullptr,
+          sums + sums_bytes};
 }
 
 // All of k for one block of D.
@@ -154,10 +196,10 @@ void run_block(const PackedProblem& problem, const Region& block, const Pieces& 
     args.steps = ceil_div(part.size(), problem.elements_per_step);
     args.is_first = part.begin == 0;
     args.is_last = part.end == k;
-    pack(problem, problem.args.b, block.cols, part, kernels.tile_cols, scratch.b_panels);
+    pack(problem, problem.args.b, block.cols, part, kernels.tile_cols, scratch.b_panels, scratch);
     for (int64_t row = block.rows.begin; row < block.rows.end; row += pieces.slice_rows) {
       const Range slice = {row, smaller(row + pieces.slice_rows, block.rows.end)};
-      pack(problem, problem.args.a, slice, part, problem.tile_rows, scratch.a_panels);
+      pack(problem, problem.args.a, slice, part, problem.tile_rows, scratch.a_panels, scratch);
       args.rows = slice.size();
       const int64_t first_tile = (row - block.rows.begin) / problem.tile_rows;
       args.sums =
@@ -210,15 +252,6 @@ Grid choose_grid(const PackedProblem& problem, int num_threads) {
 }
 
 }  // namespace
-
-const char* gemm_packed_refusal(const GemmArgs& args, const Context& /*context*/) {
-  for (const GemmOperand* operand : {&args.a, &args.b}) {
-    if (operand->scales.is_wanted() || operand->matrix.dtype == DType::kFloat4E2M1) {
-      return "an operand has scales per block";
-    }
-  }
-  return nullptr;
-}
 
 void gemm_packed(const GemmArgs& args, const Context& context) {
   gemm_packed_with(TE_CPU_KERNELS(gemm_kernels), args, context);

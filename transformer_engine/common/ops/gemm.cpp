@@ -187,7 +187,7 @@ void run_framework(const GemmArgs& args, const Context& context) {
 constexpr Candidate<GemmArgs> kCandidates[] = {
     {"cpu skinny", cpu_only<cpu::gemm_skinny_refusal>, cpu::gemm_skinny},
     {"cpu framework", cpu_only<framework_refusal>, run_framework},
-    {"cpu packed", cpu_only<cpu::gemm_packed_refusal>, cpu::gemm_packed},
+    {"cpu packed", refuse_unless_cpu<GemmArgs>, cpu::gemm_packed},
     cuda::kCandidate<GemmArgs>,
     {"reference", refuse_unless_cpu<GemmArgs>, reference::gemm},
 };

@@ -104,7 +104,19 @@ void multiply_block_as(const GemmBlockArgs& args) {
   }
 }
 
+void pack_blocks(const GemmPackArgs& args) {
+#if TE_ISA_LEVEL >= 3
+  if (args.as_pairs) {
+    return pack_blocks_as<Bf16, true>(args);
+  }
+#endif
+  pack_blocks_as<float, false>(args);
+}
+
 void pack(const GemmPackArgs& args) {
+  if (args.blocks != nullptr) {
+    return pack_blocks(args);
+  }
   with_type(args.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     if constexpr (kFitsPairs<T>) {

@@ -2,15 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Packing of GEMM operands into panels (GemmPackArgs in cpu/gemm_kernels.h). Everything is exact:
-// FP8 and BF16 fit BF16, FP8, BF16 and FP16 fit FP32.
+// FP8 and BF16 fit BF16, FP8, BF16 and FP16 fit FP32; block-scaled operands: block_codes.h.
 //
 // Work is cut into squares of kWidth rows times a few steps. Stored [rows, k], a square is read row
 // by row and transposed in registers; stored [k, rows], a step is read as it stands, or two stored
 // rows are interleaved to pairs. Edges go through a zeroed copy, so that no byte outside the
-// operand is read.
+// operand is read. Block-scaled operands are dequantized piece by piece into memory that stays in
+// the first two caches, and packed from there: about a byte more to write and read per byte packed.
 #pragma once
 
 #include "cpu/gemm_kernels.h"
+#include "cpu/simd/block_codes.h"
 #include "cpu/simd/gemm_operand.h"
 #include "cpu/simd/transpose_words.h"
 
@@ -194,6 +196,34 @@ inline void pack_as(const GemmPackArgs& args) {
       }
     }
     panel += steps * args.width;
+  }
+}
+
+// The piece as T, packed panel by panel.
+template <typename T, bool kAsPairs>
+inline void pack_blocks_as(const GemmPackArgs& args) {
+  constexpr int64_t kElementsPerStep = kAsPairs ? 2 : 1;
+  const int64_t steps = (args.k + kElementsPerStep - 1) / kElementsPerStep;
+  const int64_t panels_at_once =
+      args.is_transposed && args.width < kPackColumns ? kPackColumns / args.width : 1;
+  const int64_t rows_at_once = panels_at_once * args.width;
+  T* const scratch = static_cast<T*>(args.scratch);
+  GemmPackArgs panels = args;
+  panels.stride = args.scratch_stride;
+  for (int64_t first = 0; first < args.rows; first += rows_at_once) {
+    const int64_t left = args.rows - first;
+    panels.rows = left < rows_at_once ? left : rows_at_once;
+    MatrixPart part = args.is_transposed
+                          ? MatrixPart{args.row, args.col + first, args.k, panels.rows}
+                          : MatrixPart{args.row + first, args.col, panels.rows, args.k};
+    // Two E2M1 share a byte: begin with the even one.
+    const int64_t skipped = args.blocks->data.dtype == DType::kFloat4E2M1 ? part.col % 2 : 0;
+    part.col -= skipped;
+    part.cols += skipped;
+    panels.source = scratch + skipped;
+    dequantize_part(*args.blocks, part, scratch, args.scratch_stride);
+    pack_as<T, kAsPairs>(panels);
+    panels.panels = static_cast<float*>(panels.panels) + panels_at_once * steps * args.width;
   }
 }
 

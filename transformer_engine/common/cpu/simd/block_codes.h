@@ -1,0 +1,331 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A part of a block-scaled matrix as FP32 or, where the processor multiplies BF16, as BF16:
+//   q * scale, times the row's amax / (6 * e4m3_max) where the matrix is row-scaled (FP32 only).
+// FP32 results are those of dequantize_blocks without the tensor's amax. BF16 results are exact for
+// scales that are powers of two, and for E2M1 under E4M3 scales, but below 2^-126, where
+// multiply-adds of BF16 count them as 0.
+//
+// Row by row: the scales of up to kScalesAtOnce columns are expanded to one per element, and kept
+// for as many rows as share them. FP8 to BF16 adds a power of two to the exponent of the number
+// that a table gives for the code (fp8_bf16.h), 64 codes at a time, as long as every scale leaves
+// every code a normal number; the rest multiplies in FP32.
+#pragma once
+
+#include "cpu/simd/gemm_operand.h"
+#include "numerics/e8m0.h"
+#include "numerics/scale.h"
+
+namespace transformer_engine::cpu::TE_ISA {
+namespace {
+
+// Elements to which every written row is rounded up.
+constexpr int64_t kDequantizeUnit = 64;
+constexpr int64_t kScalesAtOnce = 512;
+
+// As stored; `col` is even for E2M1.
+struct MatrixPart {
+  int64_t row, col, rows, cols;
+};
+
+struct CodeE2M1 {  // two
+  using Format = numerics::E2M1;
+  uint8_t bits;
+};
+
+struct FloatOfE2M1 {
+  alignas(64) float value[16];
+};
+constexpr FloatOfE2M1 float_of_e2m1() {
+  FloatOfE2M1 table{};
+  for (int code = 0; code < 16; ++code) {
+    table.value[code] = numerics::decode<numerics::E2M1>(static_cast<uint8_t>(code));
+  }
+  return table;
+}
+constexpr FloatOfE2M1 kFloatOfE2M1 = float_of_e2m1();
+
+struct FloatOfE4M3 {
+  float value[256];
+};
+constexpr FloatOfE4M3 float_of_e4m3() {
+  FloatOfE4M3 table{};
+  for (int code = 0; code < 256; ++code) {
+    table.value[code] = numerics::decode<numerics::E4M3>(static_cast<uint8_t>(code));
+  }
+  return table;
+}
+constexpr FloatOfE4M3 kFloatOfE4M3 = float_of_e4m3();
+
+// kWidth elements from kWidth / 2 bytes.
+TE_INLINE Vf load(const CodeE2M1* p) {
+#if TE_ISA_LEVEL >= 2
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const __m512i wide = _mm512_cvtepu8_epi64(bytes);
+  // The upper half of each 64-bit lane gets the upper code; the permutation reads 4 bits.
+  const __m512i codes = _mm512_or_si512(wide, _mm512_slli_epi64(wide, 28));
+  return {_mm512_permutexvar_ps(codes, _mm512_load_ps(kFloatOfE2M1.value))};
+#elif TE_ISA_LEVEL == 1
+  int32_t bytes;
+  __builtin_memcpy(&bytes, p, sizeof(bytes));
+  const __m256i wide = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(bytes));
+  const Vi codes = {_mm256_or_si256(wide, _mm256_slli_epi64(wide, 28))};
+  const Vf magnitudes = {
+      _mm256_permutevar8x32_ps(_mm256_load_ps(kFloatOfE2M1.value), codes.v)};  // reads 3 bits
+  return as_float(as_int(magnitudes) | shift_left<28>(codes & set1_int(8)));
+#else
+  const auto& value = kFloatOfE2M1.value;
+  return {Float4{value[p[0].bits & 15], value[p[0].bits >> 4], value[p[1].bits & 15],
+                 value[p[1].bits >> 4]}};
+#endif
+}
+
+template <typename Code>
+constexpr int64_t kCodesPerByte = 1;
+template <>
+constexpr int64_t kCodesPerByte<CodeE2M1> = 2;
+
+// words[i] = read(number of the scale of element (row, col + i)). Overwrites up to kWidth words
+// behind the last.
+template <typename Word, typename Read>
+TE_INLINE void expand_scales(const BlockScales& scales, const MatrixPart& part, const Read& read,
+                             Word* words) {
+  const int64_t first = part.row / scales.block_rows * scales.row_stride;
+  if (scales.block_cols == 1) {
+    for (int64_t i = 0; i < part.cols; ++i) {
+      words[i] = read(first + (part.col + i) * scales.col_stride);
+    }
+    return;
+  }
+  int64_t block = part.col / scales.block_cols;
+  for (int64_t i = 0; i < part.cols; ++block) {
+    const int64_t block_end = (block + 1) * scales.block_cols - part.col;
+    const int64_t end = block_end < part.cols ? block_end : part.cols;
+    const Word word = read(first + block * scales.col_stride);
+    for (; i < end; i += kWidth) {
+      for (int64_t lane = 0; lane < kWidth; ++lane) {
+        words[i + lane] = word;
+      }
+    }
+    i = end;
+  }
+}
+
+TE_INLINE void expand_scales(const BlockScales& scales, const MatrixPart& part, float* values) {
+  const auto* const codes = static_cast<const uint8_t*>(scales.data);
+  switch (scales.dtype) {
+    case DType::kFloat8E8M0:
+      return expand_scales(
+          scales, part, [codes](int64_t i) { return numerics::decode_e8m0(codes[i]); }, values);
+    case DType::kFloat8E4M3:
+      return expand_scales(
+          scales, part, [codes](int64_t i) { return kFloatOfE4M3.value[codes[i]]; }, values);
+    default:
+      return expand_scales(
+          scales, part, [&scales](int64_t i) { return static_cast<const float*>(scales.data)[i]; },
+          values);
+  }
+}
+
+// out[i] = code i * scales[i] * row_scale, in FP32.
+template <typename Code, typename T>
+TE_INLINE void multiply_codes(const uint8_t* codes, int64_t count, const float* scales,
+                              float row_scale, T* out) {
+  constexpr int64_t kBytes = kWidth / kCodesPerByte<Code>;
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const uint8_t* p = codes + i / kCodesPerByte<Code>;
+    uint8_t last[kBytes] = {};
+    if (i + kWidth > count) {
+      const int64_t left = count - i + kCodesPerByte<Code> - 1;
+      __builtin_memcpy(last, p, static_cast<uint64_t>(left / kCodesPerByte<Code>));
+      p = last;
+    }
+    store(out + i, load(reinterpret_cast<const Code*>(p)) * load(scales + i) * set1(row_scale));
+  }
+}
+
+#if TE_ISA_LEVEL >= 3
+
+// As multiply_codes, for products that are exact in BF16: the upper halves.
+TE_INLINE void multiply_e2m1_exactly(const uint8_t* codes, int64_t count, const float* scales,
+                                     Bf16* out) {
+  const __m512i upper_halves =
+      _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                       25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  for (int64_t i = 0; i < count; i += 2 * kWidth) {
+    const uint8_t* p = codes + i / 2;
+    uint8_t last[kWidth] = {};
+    if (i + 2 * kWidth > count) {
+      __builtin_memcpy(last, p, static_cast<uint64_t>((count - i + 1) / 2));
+      p = last;
+    }
+    const auto* const pairs = reinterpret_cast<const CodeE2M1*>(p);
+    const Vf first = load(pairs) * load(scales + i);
+    const Vf second = load(pairs + kWidth / 2) * load(scales + i + kWidth);
+    _mm512_storeu_si512(out + i,
+                        _mm512_permutex2var_epi16(as_int(first).v, upper_halves, as_int(second).v));
+  }
+}
+
+// Exponent fields of scales under which every finite code but 0 is a normal BF16 number: from the
+// smallest code's exponent, 1 - bias - M, to the largest code's.
+template <typename Format>
+struct SafeExponents {
+  static constexpr int kLowest = 1 + (Format::kBias - 1 + Format::kMantissaWidth);
+  static constexpr int kHighest =
+      254 - (((Format::kFirstSpecial - 1) >> Format::kMantissaWidth) - Format::kBias);
+};
+
+// What each element's exponent grows by, in place in BF16; false where that is not safe.
+template <typename Format>
+TE_INLINE bool expand_exponents(const BlockScales& scales, const MatrixPart& part,
+                                uint16_t* addends) {
+  constexpr int kLowest = SafeExponents<Format>::kLowest;
+  constexpr int kRange = SafeExponents<Format>::kHighest - kLowest;
+  bool is_safe = true;
+  const auto addend_of = [&is_safe](int exponent) {
+    is_safe &= static_cast<unsigned>(exponent - kLowest) <= static_cast<unsigned>(kRange);
+    return static_cast<uint16_t>((exponent - numerics::kFloatExponentBias) * (1 << 7));
+  };
+  if (scales.dtype == DType::kFloat8E8M0) {
+    const auto* const codes = static_cast<const uint8_t*>(scales.data);
+    expand_scales(scales, part, [&](int64_t i) { return addend_of(codes[i]); }, addends);
+  } else {
+    const auto* const values = static_cast<const float*>(scales.data);
+    expand_scales(
+        scales, part,
+        [&](int64_t i) {
+          return addend_of(static_cast<int>(numerics::bits_of_float(values[i]) >>
+                                            numerics::kFloatMantissaWidth));
+        },
+        addends);
+  }
+  return is_safe;
+}
+
+template <typename Code>
+TE_INLINE void add_exponents(const uint8_t* codes, int64_t count, const uint16_t* addends,
+                             Bf16* out) {
+  const PairDecoder<Code> decoder{};
+  const __m512i one = _mm512_set1_epi8(1);
+  const __m512i special = _mm512_set1_epi8(Code::Format::kFirstSpecial - 1);
+  for (int64_t i = 0; i < count; i += 64) {
+    const int64_t left = count - i;
+    const __mmask64 wanted = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
+    const __m512i some = _mm512_maskz_loadu_epi8(wanted, codes + i);
+    Vf first;
+    Vf second;
+    decoder.decode_ordered(some, first, second);
+    // 0, infinity and NaN stay what they are.
+    const __m512i magnitude = _mm512_and_si512(some, _mm512_set1_epi8(0x7F));
+    const __mmask64 grows = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(magnitude, one), special);
+    const auto add = [&](Vf bf16, __mmask32 mask, int64_t at) {
+      const __m512i bits = as_int(bf16).v;
+      _mm512_storeu_si512(
+          out + at, _mm512_mask_add_epi16(bits, mask, bits, _mm512_loadu_si512(addends + at)));
+    };
+    add(first, static_cast<__mmask32>(grows), i);
+    add(second, static_cast<__mmask32>(grows >> 32), i + 32);
+  }
+}
+
+#endif
+
+// The scales of some columns, for the rows that share them: as FP32 factors, ...
+template <typename Code, typename T>
+struct Factors {
+  alignas(64) float values[kScalesAtOnce + kDequantizeUnit] = {};
+
+  TE_INLINE void expand(const BlockScales& scales, const MatrixPart& part) {
+    expand_scales(scales, part, values);
+  }
+  TE_INLINE void apply(const uint8_t* codes, int64_t count, float row_scale, T* out) const {
+#if TE_ISA_LEVEL >= 3
+    if constexpr (kCodesPerByte<Code> == 2 && sizeof(T) == sizeof(Bf16)) {
+      return multiply_e2m1_exactly(codes, count, values, out);
+    }
+#endif
+    multiply_codes<Code>(codes, count, values, row_scale, out);
+  }
+};
+
+template <typename Code, typename T>
+struct ScalesOf {
+  using Type = Factors<Code, T>;
+};
+
+#if TE_ISA_LEVEL >= 3
+// ... or as exponents where that is safe.
+template <typename Code>
+struct Exponents {
+  alignas(64) uint16_t addends[kScalesAtOnce + kDequantizeUnit] = {};
+  bool is_safe = false;
+  Factors<Code, Bf16> factors;
+
+  TE_INLINE void expand(const BlockScales& scales, const MatrixPart& part) {
+    is_safe = expand_exponents<typename Code::Format>(scales, part, addends);
+    if (!is_safe) {
+      factors.expand(scales, part);
+    }
+  }
+  TE_INLINE void apply(const uint8_t* codes, int64_t count, float row_scale, Bf16* out) const {
+    if (is_safe) {
+      add_exponents<Code>(codes, count, addends, out);
+    } else {
+      factors.apply(codes, count, row_scale, out);
+    }
+  }
+};
+template <>
+struct ScalesOf<CodeE4M3, Bf16> {
+  using Type = Exponents<CodeE4M3>;
+};
+template <>
+struct ScalesOf<CodeE5M2, Bf16> {
+  using Type = Exponents<CodeE5M2>;
+};
+#endif
+
+template <typename Code, typename T>
+inline void dequantize_codes(const BlockScaledMatrix& matrix, const MatrixPart& part, T* out,
+                             int64_t out_stride) {
+  const BlockScales& scales = matrix.scales;
+  const int64_t row_bytes = row_size_bytes(matrix.data.dtype, matrix.data.cols);
+  typename ScalesOf<Code, T>::Type expanded;
+  for (int64_t col = 0; col < part.cols; col += kScalesAtOnce) {
+    const int64_t left = part.cols - col;
+    MatrixPart piece = {part.row, part.col + col, 1, left < kScalesAtOnce ? left : kScalesAtOnce};
+    const auto* codes = static_cast<const uint8_t*>(matrix.data.data) + part.row * row_bytes +
+                        piece.col / kCodesPerByte<Code>;
+    int64_t rows_left = 0;  // that share the expanded scales
+    for (int64_t row = 0; row < part.rows; ++row, ++piece.row, --rows_left, codes += row_bytes) {
+      if (rows_left == 0) {
+        expanded.expand(scales, piece);
+        rows_left = scales.block_rows - piece.row % scales.block_rows;
+      }
+      const float row_scale = scales.is_row_scaled ? numerics::nvfp4_tensor_scale_inv(
+                                                         scales.amax[piece.row], scales.e4m3_max)
+                                                   : 1.0F;
+      expanded.apply(codes, piece.cols, row_scale, out + row * out_stride + col);
+    }
+  }
+}
+
+// The part's elements to out, rows `out_stride` elements apart. Each row is written up to the next
+// multiple of kDequantizeUnit elements. T is FP32, or Bf16 where multiply-adds of BF16 exist.
+template <typename T>
+inline void dequantize_part(const BlockScaledMatrix& matrix, const MatrixPart& part, T* out,
+                            int64_t out_stride) {
+  switch (matrix.data.dtype) {
+    case DType::kFloat8E4M3:
+      return dequantize_codes<CodeE4M3>(matrix, part, out, out_stride);
+    case DType::kFloat8E5M2:
+      return dequantize_codes<CodeE5M2>(matrix, part, out, out_stride);
+    default:
+      return dequantize_codes<CodeE2M1>(matrix, part, out, out_stride);
+  }
+}
+
+}  // namespace
+}  // namespace transformer_engine::cpu::TE_ISA
