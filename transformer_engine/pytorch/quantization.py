@@ -23,7 +23,6 @@ from transformer_engine.common.recipe import DelayedScaling, Format, MXFP8BlockS
 
 from .arguments import check_flag, check_group, received
 from .constants import DType, TE_DType_To_Torch
-from .cpp_extensions import cast
 from .cpp_extensions import state as tex
 from .distributed import get_distributed_world_size
 from .recipe_state import (
@@ -36,7 +35,7 @@ from .recipe_state import (
     native_recipe,
     unsupported_reason,
 )
-from .tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Quantizer
+from .tensor.quantizer import quantizer_of_core
 
 __all__ = [
     "DelayedScalingRequest",
@@ -543,33 +542,13 @@ def _python_update(states: Sequence[Any], is_forward: bool, region: _Bucket | No
 
 
 def _make_quantized_tensor(
-    data: torch.Tensor,
-    scale_inv: torch.Tensor,
-    fp8_dtype: int,
-    shape: list[int],
-    dtype: torch.dtype,
-    core: Any,
-) -> Float8Tensor:
-    """The Python tensor of a step's quantized output or gradient."""
-    quantizer: Quantizer
-    if isinstance(core, cast.Float8QuantizerCore):
-        quantizer = Float8Quantizer(core.scale, core.amax, DType(fp8_dtype), columnwise=False)
-    else:
-        quantizer = Float8CurrentScalingQuantizer(
-            DType(fp8_dtype),
-            data.device,
-            columnwise=False,
-            force_pow_2_scales=core.force_pow_2_scales,
-            amax_epsilon=core.amax_epsilon,
-        )
-    return Float8Tensor(
-        shape,
-        dtype,
-        data,
-        scale_inv,
-        DType(fp8_dtype),
-        quantizer=quantizer,
-    )
+    copy: tuple[Any, ...], shape: list[int], dtype: torch.dtype, core: Any
+) -> torch.Tensor:
+    """The Python tensor of a step's quantized output or gradient: a rowwise copy."""
+    quantizer = quantizer_of_core(core)
+    quantizer.set_usage(rowwise=True, columnwise=False)
+    tensor: torch.Tensor = quantizer.wrap_copies(copy, None, shape=torch.Size(shape), dtype=dtype)
+    return tensor
 
 
 tex.set_python_update(_python_update)

@@ -1,22 +1,34 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Per-tensor FP8 casts and the native quantizers."""
+"""Casts and the native quantizers."""
 
 from transformer_engine_torch import (
+    Float8BlockQuantizerCore,
     Float8CurrentScalingQuantizerCore,
     Float8QuantizerCore,
+    MXFP8QuantizerCore,
+    NVFP4QuantizerCore,
+    PythonQuantizerCore,
     compute_amax,
     compute_scale_from_amax,
+    copy_layout,
+    dequantize_copies,
     dequantize_fp8,
     quantize_fp8,
     transpose_bytes,
 )
 
 __all__ = [
+    "Float8BlockQuantizerCore",
     "Float8CurrentScalingQuantizerCore",
     "Float8QuantizerCore",
+    "MXFP8QuantizerCore",
+    "NVFP4QuantizerCore",
+    "PythonQuantizerCore",
     "compute_amax",
     "compute_scale_from_amax",
+    "copy_layout",
+    "dequantize_copies",
     "dequantize_fp8",
     "quantize_fp8",
     "transpose_bytes",

@@ -1,6 +1,11 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
 import torch
+
+# One quantized copy: (data, scale_inv, amax, kind, dtype, flags).
+Copy = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, int, int, int]
 
 class QuantizerCore:
     rowwise_usage: bool
@@ -8,6 +13,80 @@ class QuantizerCore:
     internal: bool
     optimize_for_gemm: bool
     fp8_dtype: int
+    def calibrate(self, tensor: torch.Tensor) -> None: ...
+
+class PythonQuantizerCore(QuantizerCore):
+    def __init__(self, quantizer: Any) -> None: ...
+
+class BlockQuantizerCore(QuantizerCore):
+    def quantize(self, tensor: torch.Tensor) -> tuple[Copy | None, Copy | None]: ...
+    def make_empty(
+        self, sizes: list[int], like: torch.Tensor
+    ) -> tuple[Copy | None, Copy | None]: ...
+    def update(
+        self,
+        tensor: torch.Tensor,
+        rowwise: Copy | None,
+        columnwise: Copy | None,
+        noop: torch.Tensor | None = None,
+    ) -> None: ...
+    def copy_format(self, columnwise: bool) -> tuple[int, int, int]: ...
+
+class Float8BlockQuantizerCore(BlockQuantizerCore):
+    amax_epsilon: float
+    force_pow_2_scales: bool
+    @property
+    def block_scaling_dim(self) -> int: ...
+    def __init__(
+        self,
+        fp8_dtype: int,
+        rowwise: bool,
+        columnwise: bool,
+        amax_epsilon: float,
+        force_pow_2_scales: bool,
+        block_scaling_dim: int,
+    ) -> None: ...
+
+class MXFP8QuantizerCore(BlockQuantizerCore):
+    @property
+    def with_2d_quantization(self) -> bool: ...
+    def __init__(
+        self, fp8_dtype: int, rowwise: bool, columnwise: bool, with_2d_quantization: bool
+    ) -> None: ...
+
+class NVFP4QuantizerCore(BlockQuantizerCore):
+    stochastic_rounding: bool
+    @property
+    def with_rht(self) -> bool: ...
+    @property
+    def with_post_rht_amax(self) -> bool: ...
+    @property
+    def with_2d_quantization(self) -> bool: ...
+    @property
+    def row_scaled(self) -> bool: ...
+    @property
+    def e4m3_max(self) -> int: ...
+    @property
+    def sign_mask(self) -> int: ...
+    def __init__(
+        self,
+        rowwise: bool,
+        columnwise: bool,
+        with_rht: bool,
+        with_post_rht_amax: bool,
+        with_2d_quantization: bool,
+        stochastic_rounding: bool,
+        row_scaled: bool,
+        four_over_six: str,
+        e4m3_max: int,
+        sign_mask: int,
+    ) -> None: ...
+    def compute_amax(
+        self, tensor: torch.Tensor, rowwise: Copy | None, columnwise: Copy | None
+    ) -> None: ...
+    def cast(self, tensor: torch.Tensor, rowwise: Copy | None, columnwise: Copy | None) -> None: ...
+
+class Float8QuantizerBaseCore(QuantizerCore):
     def quantize(
         self, tensor: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]: ...
@@ -19,9 +98,8 @@ class QuantizerCore:
         scale_inv: torch.Tensor,
         noop: torch.Tensor | None = None,
     ) -> None: ...
-    def calibrate(self, tensor: torch.Tensor) -> None: ...
 
-class Float8QuantizerCore(QuantizerCore):
+class Float8QuantizerCore(Float8QuantizerBaseCore):
     scale: torch.Tensor
     amax: torch.Tensor
     def __init__(
@@ -33,7 +111,7 @@ class Float8QuantizerCore(QuantizerCore):
         columnwise: bool = True,
     ) -> None: ...
 
-class Float8CurrentScalingQuantizerCore(QuantizerCore):
+class Float8CurrentScalingQuantizerCore(Float8QuantizerBaseCore):
     force_pow_2_scales: bool
     amax_epsilon: float
     def __init__(
@@ -45,6 +123,12 @@ class Float8CurrentScalingQuantizerCore(QuantizerCore):
         amax_epsilon: float = 0.0,
     ) -> None: ...
 
+def dequantize_copies(
+    sizes: list[int], rowwise: Copy | None, columnwise: Copy | None, output_dtype: int
+) -> torch.Tensor: ...
+def copy_layout(
+    kind: int, dtype: int, flags: int, columnwise: bool, rows: int, cols: int
+) -> dict[str, Any]: ...
 def quantize_fp8(
     input: torch.Tensor,
     fp8_dtype: int,

@@ -17,6 +17,7 @@ class NativeRecipe:
         most_recent: bool = False,
         has_python_update: bool = False,
         python_recipe: Any = None,
+        backward_override: str | None = None,
     ) -> None: ...
     @property
     def name(self) -> str: ...

@@ -14,6 +14,7 @@ void bind_cast(pybind11::module_& m);
 void bind_gemm(pybind11::module_& m);
 void bind_norm(pybind11::module_& m);
 void bind_quantizer(pybind11::module_& m);
+void bind_block_quantizers(pybind11::module_& m);
 void bind_region(pybind11::module_& m);
 void bind_state(pybind11::module_& m);
 void bind_steps(pybind11::module_& m);

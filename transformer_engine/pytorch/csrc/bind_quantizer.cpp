@@ -29,15 +29,15 @@ void check_input(const at::Tensor& input) {
                 at::toString(input.scalar_type()), "; float32, float16 or bfloat16 is required.");
 }
 
-py::tuple quantize(Quantizer& quantizer, const at::Tensor& tensor) {
+py::tuple quantize(Float8QuantizerBase& quantizer, const at::Tensor& tensor) {
   check_input(tensor);
   const at::Tensor input = tensor.detach().contiguous();
   const Operand operand = quantizer.make_operand(input.sizes(), input);
-  Quantizer::Destination destination{
-      .data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
+  Float8QuantizerBase::Destination destination{
+      .data = operand.rowwise.data, .transpose = {}, .scale_inv = operand.rowwise.scale_inv};
   if (quantizer.columnwise_usage) {
-    const TensorView matrix = matrix_view(input);
-    destination.transpose = at::empty({matrix.cols, matrix.rows}, operand.data.options());
+    destination.transpose =
+        at::empty({operand.sizes.cols, operand.sizes.rows}, operand.rowwise.data.options());
   }
   if (!quantizer.rowwise_usage) {
     destination.data = at::Tensor();
@@ -48,13 +48,13 @@ py::tuple quantize(Quantizer& quantizer, const at::Tensor& tensor) {
                         destination.scale_inv);
 }
 
-void update(Quantizer& quantizer, const at::Tensor& tensor, const OptionalTensor& data,
+void update(Float8QuantizerBase& quantizer, const at::Tensor& tensor, const OptionalTensor& data,
             const OptionalTensor& transpose, const at::Tensor& scale_inv,
             const OptionalTensor& noop) {
   check_input(tensor);
-  Quantizer::Destination destination{.data = data.value_or(at::Tensor()),
-                                     .transpose = transpose.value_or(at::Tensor()),
-                                     .scale_inv = scale_inv};
+  Float8QuantizerBase::Destination destination{.data = data.value_or(at::Tensor()),
+                                               .transpose = transpose.value_or(at::Tensor()),
+                                               .scale_inv = scale_inv};
   if (noop.has_value()) {
     destination.noop = float_data(*noop, "quantize: noop");
   }
@@ -77,14 +77,8 @@ void bind_quantizer(py::module_& m) {
       .def_readwrite("internal", &Quantizer::internal)
       .def_readwrite("optimize_for_gemm", &Quantizer::optimize_for_gemm)
       .def_property(
-          "fp8_dtype", [](const Quantizer& self) { return static_cast<int>(self.fp8_dtype); },
-          [](Quantizer& self, int value) { self.fp8_dtype = checked_fp8_dtype(value); })
-      .def("quantize", &quantize, py::arg("tensor"),
-           "(data | None, transpose | None, scale_inv): uint8 of the input's shape, uint8 [cols, "
-           "rows], float32 [1].")
-      .def("update", &update, py::arg("tensor"), py::arg("data"), py::arg("transpose"),
-           py::arg("scale_inv"), py::arg("noop") = py::none(),
-           "Quantize into existing buffers; a noop tensor that is not 0 leaves them.")
+          "fp8_dtype", [](const Quantizer& self) { return static_cast<int>(self.dtype); },
+          [](Quantizer& self, int value) { self.dtype = checked_fp8_dtype(value); })
       .def(
           "calibrate",
           [](Quantizer& self, const at::Tensor& tensor) {
@@ -93,7 +87,17 @@ void bind_quantizer(py::module_& m) {
           },
           py::arg("tensor"), "Observe the tensor's amax without quantizing.");
 
-  py::class_<Float8Quantizer, Quantizer, std::shared_ptr<Float8Quantizer>>(m, "Float8QuantizerCore")
+  py::class_<Float8QuantizerBase, Quantizer, std::shared_ptr<Float8QuantizerBase>>(
+      m, "Float8QuantizerBaseCore")
+      .def("quantize", &quantize, py::arg("tensor"),
+           "(data | None, transpose | None, scale_inv): uint8 of the input's shape, uint8 [cols, "
+           "rows], float32 [1].")
+      .def("update", &update, py::arg("tensor"), py::arg("data"), py::arg("transpose"),
+           py::arg("scale_inv"), py::arg("noop") = py::none(),
+           "Quantize into existing buffers; a noop tensor that is not 0 leaves them.");
+
+  py::class_<Float8Quantizer, Float8QuantizerBase, std::shared_ptr<Float8Quantizer>>(
+      m, "Float8QuantizerCore")
       .def(py::init(
                [](at::Tensor scale, at::Tensor amax, int fp8_dtype, bool rowwise, bool columnwise) {
                  check_scale(scale, "scale");
@@ -120,7 +124,8 @@ void bind_quantizer(py::module_& m) {
           });
 
   using Current = Float8CurrentScalingQuantizer;
-  py::class_<Current, Quantizer, std::shared_ptr<Current>>(m, "Float8CurrentScalingQuantizerCore")
+  py::class_<Current, Float8QuantizerBase, std::shared_ptr<Current>>(
+      m, "Float8CurrentScalingQuantizerCore")
       .def(py::init([](int fp8_dtype, bool rowwise, bool columnwise, bool force_pow_2_scales,
                        float amax_epsilon) {
              auto self = std::make_shared<Current>(checked_fp8_dtype(fp8_dtype), force_pow_2_scales,
@@ -133,6 +138,7 @@ void bind_quantizer(py::module_& m) {
            py::arg("force_pow_2_scales") = false, py::arg("amax_epsilon") = 0.0F)
       .def_readwrite("force_pow_2_scales", &Current::force_pow_2_scales)
       .def_readwrite("amax_epsilon", &Current::amax_epsilon);
+  bind_block_quantizers(m);
 }
 
 }  // namespace transformer_engine::pytorch

@@ -120,15 +120,28 @@ void bind_delayed_scaling(py::module_& m) {
         [](const py::function& factory) { set_quantized_tensor_factory(factory.ptr()); });
 }
 
+BackwardMode backward_mode(const std::optional<std::string>& backward_override) {
+  if (!backward_override.has_value()) {
+    return BackwardMode::kQuantized;
+  }
+  const bool is_dequantized = *backward_override == "dequantized";
+  TE_CHECK(is_dequantized || *backward_override == "high_precision",
+           "NativeRecipe: backward_override is '", *backward_override,
+           "'; 'high_precision', 'dequantized' or None is required.");
+  return is_dequantized ? BackwardMode::kDequantized : BackwardMode::kHighPrecision;
+}
+
 }  // namespace
 
 void bind_state(py::module_& m) {
   py::class_<Recipe, std::shared_ptr<Recipe>>(m, "NativeRecipe",
                                               "What native code needs of a recipe.")
       .def(py::init([](std::string name, bool is_delayed, float margin, bool most_recent,
-                       bool has_python_update, const py::object& python_recipe) {
+                       bool has_python_update, const py::object& python_recipe,
+                       const std::optional<std::string>& backward_override) {
              return std::make_shared<Recipe>(Recipe{
                  .is_delayed = is_delayed,
+                 .backward = backward_mode(backward_override),
                  .name = std::move(name),
                  .margin = margin,
                  .amax_algo = most_recent ? AmaxComputeAlgo::kMostRecent : AmaxComputeAlgo::kMax,
@@ -137,7 +150,7 @@ void bind_state(py::module_& m) {
            }),
            py::arg("name"), py::arg("is_delayed") = false, py::arg("margin") = 0.0F,
            py::arg("most_recent") = false, py::arg("has_python_update") = false,
-           py::arg("python_recipe") = py::none())
+           py::arg("python_recipe") = py::none(), py::arg("backward_override") = py::none())
       .def_property_readonly("python_recipe",
                              [](const Recipe& self) { return held(self.python_recipe); })
       .def_readonly("name", &Recipe::name)

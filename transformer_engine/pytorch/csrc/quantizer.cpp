@@ -35,8 +35,8 @@ TensorView quantized_view(const at::Tensor& tensor, DType dtype, int64_t rows, i
   return view;
 }
 
-QuantizedOutput output_views(const Quantizer::Destination& destination, DType dtype, int64_t rows,
-                             int64_t cols) {
+QuantizedOutput output_views(const Float8QuantizerBase::Destination& destination, DType dtype,
+                             int64_t rows, int64_t cols) {
   QuantizedOutput output;
   output.data = quantized_view(destination.data, dtype, rows, cols, "data");
   output.data_transpose = quantized_view(destination.transpose, dtype, cols, rows, "transpose");
@@ -48,25 +48,32 @@ QuantizedOutput output_views(const Quantizer::Destination& destination, DType dt
 
 float fp8_max(DType dtype) { return dtype == DType::kFloat8E5M2 ? 57344.0F : 448.0F; }
 
-Operand Quantizer::make_operand(at::IntArrayRef sizes, const at::Tensor& like) const {
-  return {new_tensor(sizes, at::kByte, like), new_tensor({1}, at::kFloat, like), fp8_dtype};
-}
-
-Operand Quantizer::quantize(const at::Tensor& input) {
-  Operand operand = make_operand(input.sizes(), input);
-  update(input, {.data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv});
+Operand Float8QuantizerBase::make_operand(at::IntArrayRef sizes, const at::Tensor& like) const {
+  Operand operand;
+  operand.sizes = matrix_sizes(sizes);
+  operand.rowwise = {.data = new_tensor(sizes, at::kByte, like),
+                     .scale_inv = new_tensor({1}, at::kFloat, like),
+                     .amax = {},
+                     .format = {.kind = CopyKind::kTensor, .dtype = dtype, .flags = 0}};
   return operand;
 }
 
-Float8Quantizer::Float8Quantizer(at::Tensor scale_in, at::Tensor amax_in, DType dtype)
+Operand Float8QuantizerBase::quantize(const at::Tensor& input, const Usages& /*usages*/) {
+  Operand operand = make_operand(input.sizes(), input);
+  update(input,
+         {.data = operand.rowwise.data, .transpose = {}, .scale_inv = operand.rowwise.scale_inv});
+  return operand;
+}
+
+Float8Quantizer::Float8Quantizer(at::Tensor scale_in, at::Tensor amax_in, DType fp8_dtype)
     : scale(std::move(scale_in)), amax(std::move(amax_in)) {
-  fp8_dtype = dtype;
+  dtype = fp8_dtype;
 }
 
 void Float8Quantizer::update(const at::Tensor& input, const Destination& destination) {
   QuantizeArgs args;
   args.input = matrix_view(input);
-  args.output = output_views(destination, fp8_dtype, args.input.rows, args.input.cols);
+  args.output = output_views(destination, dtype, args.input.rows, args.input.cols);
   const bool is_replay = replay_scale_.defined();
   args.output.scale = float_data(is_replay ? replay_scale_ : scale, "quantize: scale");
   args.output.amax = is_replay ? nullptr : float_data(amax, "quantize: amax");
@@ -79,18 +86,25 @@ void Float8Quantizer::calibrate(const at::Tensor& input) {
                context_for(input));
 }
 
-bool Float8Quantizer::fused_output(const Destination& destination, QuantizedOutput* output) {
-  const TensorView data = matrix_view(destination.data, fp8_dtype);
-  *output = output_views(destination, fp8_dtype, data.rows, data.cols);
+bool Float8Quantizer::prepare_fused(at::IntArrayRef sizes, const at::Tensor& like,
+                                    const Usages& /*usages*/, Operand* operand,
+                                    QuantizedOutput* output) {
+  *operand = make_operand(sizes, like);
+  const Destination destination{
+      .data = operand->rowwise.data, .transpose = {}, .scale_inv = operand->rowwise.scale_inv};
+  *output = output_views(destination, dtype, operand->sizes.rows, operand->sizes.cols);
+  // The views lead to tensors that move: their owner keeps the memory alive.
+  output->data.framework_tensor = nullptr;
   const bool is_replay = replay_scale_.defined();
   output->scale = data_or_null(is_replay ? replay_scale_ : scale);
   output->amax = is_replay ? nullptr : data_or_null(amax);
   return true;
 }
 
-Float8CurrentScalingQuantizer::Float8CurrentScalingQuantizer(DType dtype, bool pow_2, float epsilon)
+Float8CurrentScalingQuantizer::Float8CurrentScalingQuantizer(DType fp8_dtype, bool pow_2,
+                                                             float epsilon)
     : force_pow_2_scales(pow_2), amax_epsilon(epsilon) {
-  fp8_dtype = dtype;
+  dtype = fp8_dtype;
 }
 
 void Float8CurrentScalingQuantizer::update(const at::Tensor& input,
@@ -110,13 +124,13 @@ void Float8CurrentScalingQuantizer::update(const at::Tensor& input,
   compute_scale_from_amax({.amax = amax,
                            .scale = amax + 1,
                            .scale_inv = nullptr,
-                           .fp8_max = fp8_max(fp8_dtype),
+                           .fp8_max = fp8_max(dtype),
                            .epsilon = amax_epsilon,
                            .power_of_two = force_pow_2_scales},
                           context);
   QuantizeArgs args;
   args.input = matrix_view(input);
-  args.output = output_views(destination, fp8_dtype, args.input.rows, args.input.cols);
+  args.output = output_views(destination, dtype, args.input.rows, args.input.cols);
   args.output.scale = amax + 1;
   transformer_engine::quantize(args, context);
 }

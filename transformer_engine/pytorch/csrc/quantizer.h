@@ -6,16 +6,63 @@
 // derived class. The Python quantizer holds the same object (`_core`).
 #pragma once
 
+#include <transformer_engine/block_scaling.h>
+
 #include <memory>
 
 #include "operand.h"
+#include "python_ref.h"
 
 namespace transformer_engine::pytorch {
+
+// Which products will read a tensor: those that contract along its columns, along its rows.
+struct Usages {
+  bool rowwise = true;
+  bool columnwise = false;
+};
 
 class Quantizer {
  public:
   virtual ~Quantizer() = default;
 
+  // The copies of `input` (contiguous) that those products read, in new memory. A format whose
+  // rowwise copy serves both makes only that one.
+  virtual Operand quantize(const at::Tensor& input, const Usages& usages) = 0;
+
+  // The rowwise copy of `input` as a Python tensor shows it: with its padding.
+  virtual Operand quantize_for_user(const at::Tensor& input) {
+    return quantize(input, {.rowwise = true, .columnwise = false});
+  }
+
+  // Observes |input| without quantizing (calibration); state only.
+  virtual void calibrate(const at::Tensor& /*input*/) {}
+
+  // For a kernel that writes the quantized copies of its result, of these sizes, in its own pass:
+  // allocates them and says where they go. False, and nothing done, where that is not possible, as
+  // where the scale depends on the finished tensor.
+  virtual bool prepare_fused(at::IntArrayRef /*sizes*/, const at::Tensor& /*like*/,
+                             const Usages& /*usages*/, Operand* /*operand*/,
+                             QuantizedOutput* /*output*/) {
+    return false;
+  }
+
+  // A recomputation repeats a cast of the past: with the scale of then ([1]), and without observing
+  // the tensor again. An undefined tensor ends it. Formats without state ignore it.
+  virtual void set_replay_scale(const at::Tensor& /*scale*/) {}
+
+  // Whether GEMMs with this operand run without a quantized copy: the tensor as it is.
+  virtual bool is_identity() const { return false; }
+
+  bool rowwise_usage = true;
+  bool columnwise_usage = true;
+  bool internal = false;
+  bool optimize_for_gemm = false;
+  DType dtype = DType::kFloat8E4M3;  // of the elements
+};
+
+// FP8 with one scale per tensor.
+class Float8QuantizerBase : public Quantizer {
+ public:
   // Fills the wanted ones of `data` [rows, cols] and `transpose` [cols, rows] (uint8, allocated)
   // and `scale_inv` [1].
   struct Destination {
@@ -24,36 +71,20 @@ class Quantizer {
   };
   virtual void update(const at::Tensor& input, const Destination& destination) = 0;
 
-  // Observes |input| without quantizing (calibration); state only.
-  virtual void calibrate(const at::Tensor& input) = 0;
-
-  // How a kernel that produces the tensor writes the FP8 copy in its own pass. False when the scale
-  // depends on the finished tensor. The destination's data and scale_inv must be defined.
-  virtual bool fused_output(const Destination& destination, QuantizedOutput* output) = 0;
-
-  // A recomputation repeats a cast of the past: with the scale of then ([1]), and without observing
-  // the tensor again. An undefined tensor ends it. Formats without state ignore it.
-  virtual void set_replay_scale(const at::Tensor& /*scale*/) {}
-
-  // Allocates and fills a rowwise copy with the shape of `input` (contiguous).
-  Operand quantize(const at::Tensor& input);
+  Operand quantize(const at::Tensor& input, const Usages& usages) override;
+  // The rowwise copy, not filled.
   Operand make_operand(at::IntArrayRef sizes, const at::Tensor& like) const;
-
-  bool rowwise_usage = true;
-  bool columnwise_usage = true;
-  bool internal = false;
-  bool optimize_for_gemm = false;
-  DType fp8_dtype = DType::kFloat8E4M3;
 };
 
 // Delayed scaling: casts with a scale known beforehand and max-accumulates amax.
-class Float8Quantizer : public Quantizer {
+class Float8Quantizer : public Float8QuantizerBase {
  public:
   // scale, amax: [1] FP32; shared with the recipe state's buffers.
   Float8Quantizer(at::Tensor scale, at::Tensor amax, DType fp8_dtype);
   void update(const at::Tensor& input, const Destination& destination) override;
   void calibrate(const at::Tensor& input) override;
-  bool fused_output(const Destination& destination, QuantizedOutput* output) override;
+  bool prepare_fused(at::IntArrayRef sizes, const at::Tensor& like, const Usages& usages,
+                     Operand* operand, QuantizedOutput* output) override;
 
   void set_replay_scale(const at::Tensor& scale_then) override { replay_scale_ = scale_then; }
 
@@ -64,17 +95,84 @@ class Float8Quantizer : public Quantizer {
 };
 
 // Current scaling: the scale comes from the tensor itself.
-class Float8CurrentScalingQuantizer : public Quantizer {
+class Float8CurrentScalingQuantizer : public Float8QuantizerBase {
  public:
   Float8CurrentScalingQuantizer(DType fp8_dtype, bool force_pow_2_scales, float amax_epsilon);
   void update(const at::Tensor& input, const Destination& destination) override;
-  void calibrate(const at::Tensor& /*input*/) override {}  // no state
-  bool fused_output(const Destination& /*destination*/, QuantizedOutput* /*output*/) override {
-    return false;
-  }
 
   bool force_pow_2_scales;
   float amax_epsilon;
+};
+
+// The formats with one scale per block.
+class BlockQuantizer : public Quantizer {
+ public:
+  Operand quantize(const at::Tensor& input, const Usages& usages) override;
+  Operand quantize_for_user(const at::Tensor& input) override;
+
+  // Both copies on their own even where one would serve, not filled; padding of the scales is 0.
+  Operand make_padded_operand(at::IntArrayRef sizes, const at::Tensor& like,
+                              const Usages& usages) const;
+  // `noop` [1]: not 0 leaves everything as it is.
+  virtual void update(const at::Tensor& input, Operand* operand, const float* noop) = 0;
+
+  virtual CopyFormat copy_format(bool is_columnwise) const = 0;
+
+ protected:
+  OperandCopy make_copy(at::IntArrayRef sizes, const at::Tensor& like, bool is_columnwise) const;
+};
+
+class Float8BlockQuantizer : public BlockQuantizer {
+ public:
+  void update(const at::Tensor& input, Operand* operand, const float* noop) override;
+  CopyFormat copy_format(bool is_columnwise) const override;
+
+  float amax_epsilon = 0.0F;
+  bool force_pow_2_scales = true;
+  int block_scaling_dim = 2;
+};
+
+class MXFP8Quantizer : public BlockQuantizer {
+ public:
+  void update(const at::Tensor& input, Operand* operand, const float* noop) override;
+  CopyFormat copy_format(bool is_columnwise) const override;
+
+  bool with_2d_quantization = false;
+};
+
+class NVFP4Quantizer : public BlockQuantizer {
+ public:
+  void update(const at::Tensor& input, Operand* operand, const float* noop) override;
+  CopyFormat copy_format(bool is_columnwise) const override;
+
+  // The two halves of update(), for amaxes that are reduced over ranks in between.
+  void compute_amax(const at::Tensor& input, Operand* operand) const;
+  void cast(const at::Tensor& input, Operand* operand, const float* noop) const;
+
+  bool with_rht = false;
+  bool with_post_rht_amax = false;
+  bool with_2d_quantization = false;
+  bool stochastic_rounding = false;
+  bool row_scaled = false;
+  FourOverSix four_over_six = FourOverSix::kNone;
+  int e4m3_max = 448;
+  uint16_t sign_mask = 0;  // bit i negates row i of a group of 16
+
+ private:
+  QuantizeNvfp4Args args_for(const at::Tensor& input, const Operand& operand) const;
+};
+
+// A quantizer written in Python: quantize_impl is called for every tensor.
+class PythonQuantizer : public Quantizer {
+ public:
+  explicit PythonQuantizer(PythonRef quantizer) : quantizer_(std::move(quantizer)) {}
+  Operand quantize(const at::Tensor& input, const Usages& usages) override;
+  void calibrate(const at::Tensor& input) override;
+
+  PyObject* object() const { return quantizer_.get(); }
+
+ private:
+  PythonRef quantizer_;
 };
 
 float fp8_max(DType dtype);

@@ -20,10 +20,18 @@
 
 namespace transformer_engine::pytorch {
 
+// What the backward of a quantized forward computes with (a recipe's backward_override).
+enum class BackwardMode {
+  kQuantized,
+  kHighPrecision,  // the operands of the forward as they were before quantization
+  kDequantized,    // what the forward's rowwise copies stand for
+};
+
 // What native code needs of a Python recipe. Immutable; equal recipes share one object, so pointers
 // compare recipes.
 struct Recipe {
   bool is_delayed = false;
+  BackwardMode backward = BackwardMode::kQuantized;
   std::string name;  // for messages
   float margin = 0.0F;
   AmaxComputeAlgo amax_algo = AmaxComputeAlgo::kMax;

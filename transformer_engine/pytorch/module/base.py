@@ -305,8 +305,8 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         self._connect_parameters()
         self._quantizer_set = steps.QuantizerSet(
             native_recipe(recipe),
-            [quantizer._core for quantizer in self.quantizers["scaling_fwd"]],
-            [quantizer._core for quantizer in self.quantizers["scaling_bwd"]],
+            [quantizer.native for quantizer in self.quantizers["scaling_fwd"]],
+            [quantizer.native for quantizer in self.quantizers["scaling_bwd"]],
             states["scaling_fwd"].native,
             states["scaling_bwd"].native,
         )

@@ -19,6 +19,7 @@ from .float8_quantizer import (
     core_setting,
     tensor_from_data,
 )
+from .quantizer import register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
 
 
@@ -109,6 +110,16 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
         other.scale, other.amax = self.scale, self.amax
         self._copy_settings_to(other)
         return other
+
+    @classmethod
+    def from_core(cls, core: Any) -> Float8CurrentScalingQuantizer:
+        return cls(
+            DType(core.fp8_dtype),
+            rowwise=core.rowwise_usage,
+            columnwise=core.columnwise_usage,
+            force_pow_2_scales=core.force_pow_2_scales,
+            amax_epsilon=core.amax_epsilon,
+        )
 
     def copy_for_tensor(self) -> Float8CurrentScalingQuantizer:
         other = self.copy()
@@ -261,3 +272,6 @@ def _make_current_scaling_quantizer(
     )
     quantizer.internal, quantizer.optimize_for_gemm = flags
     return quantizer
+
+
+register_core(tex.Float8CurrentScalingQuantizerCore, Float8CurrentScalingQuantizer)

@@ -19,7 +19,7 @@ from transformer_engine.common.recipe import Recipe
 from ..arguments import check_flag, check_tensor
 from ..constants import DType
 from ..cpp_extensions import cast as tex
-from .quantizer import Quantizer, as_quantizable
+from .quantizer import Quantizer, as_quantizable, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage, count_write
 
 _Float8QuantizerT = TypeVar("_Float8QuantizerT", bound="Float8QuantizerBase")
@@ -149,6 +149,26 @@ class Float8QuantizerBase(Quantizer):
         tensor = Float8TensorStorage.tensor_class(requires_grad=requires_grad, **keywords)
         tensor._mark_transpose_current()
         return tensor
+
+    def wrap_copies(
+        self,
+        rowwise: tuple[Any, ...] | None,
+        columnwise: tuple[Any, ...] | None,
+        *,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        requires_grad: bool = False,
+    ) -> Any:
+        held = rowwise or columnwise
+        assert held is not None, "a copy is there"
+        return self._wrap(
+            None if rowwise is None else rowwise[0],
+            None if columnwise is None else columnwise[0],
+            held[1],
+            shape=shape,
+            dtype=dtype,
+            requires_grad=requires_grad,
+        )
 
     def _check_usages(self, method: str) -> None:
         if not (self.rowwise_usage or self.columnwise_usage):
@@ -386,12 +406,17 @@ class Float8Quantizer(Float8QuantizerBase):
 
     def copy(self) -> Float8Quantizer:
         """A quantizer of its own that shares scale and amax."""
-        # Not by the constructor: views of a tensor are made also while its scale is unusable.
-        usages = (self.rowwise_usage, self.columnwise_usage)
-        core = tex.Float8QuantizerCore(self.scale, self.amax, int(self.dtype), *usages)
-        other = Float8Quantizer.__new__(Float8Quantizer)
-        Float8QuantizerBase.__init__(other, core, rowwise=usages[0], columnwise=usages[1])
+        other = Float8Quantizer.from_core(self._core)
         self._copy_settings_to(other)
+        return other
+
+    @classmethod
+    def from_core(cls, core: Any) -> Float8Quantizer:
+        # Not by the constructor: views of a tensor are made also while its scale is unusable.
+        usages = (core.rowwise_usage, core.columnwise_usage)
+        own = tex.Float8QuantizerCore(core.scale, core.amax, core.fp8_dtype, *usages)
+        other = Float8Quantizer.__new__(Float8Quantizer)
+        Float8QuantizerBase.__init__(other, own, rowwise=usages[0], columnwise=usages[1])
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Float8Quantizer:
@@ -472,3 +497,6 @@ def _make_float8_quantizer(
     quantizer = cls(scale, amax, DType(fp8_dtype), rowwise=usages[0], columnwise=usages[1])
     quantizer.internal, quantizer.optimize_for_gemm = flags
     return quantizer
+
+
+register_core(tex.Float8QuantizerCore, Float8Quantizer)

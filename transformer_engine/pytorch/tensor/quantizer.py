@@ -11,7 +11,11 @@ from typing import Any, TypeVar
 import torch
 
 from ..arguments import check_flag, check_int
+from ..cpp_extensions import cast as tex
 from .storage.quantized_storage import QuantizedTensorStorage
+
+# Quantizer class of each class of native objects.
+_class_of_core: dict[type, type[Quantizer]] = {}
 
 _QuantizerT = TypeVar("_QuantizerT", bound="Quantizer")
 # What torch tensors the native casts take; anything else is brought to FP32 first.
@@ -203,6 +207,43 @@ class Quantizer(abc.ABC):
         """Quantize each of a list of tensors."""
         return [self.quantize(tensor) for tensor in tensors]
 
+    # --- native steps ---
+
+    @property
+    def native(self) -> Any:
+        """What native steps quantize with: the object the settings live in, or a caller of this."""
+        core = getattr(self, "_core", None)
+        return tex.PythonQuantizerCore(self) if core is None else core
+
+    @classmethod
+    def from_core(cls, core: Any) -> Any:
+        """A quantizer with the settings of a native object."""
+        raise NotImplementedError(f"{cls.__name__}.from_core is not implemented.")
+
+    def wrap_copies(
+        self,
+        rowwise: tuple[Any, ...] | None,
+        columnwise: tuple[Any, ...] | None,
+        *,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        requires_grad: bool = False,
+    ) -> Any:
+        """The tensor, or the storage if `internal`, around copies as native code gives them.
+
+        Parameters
+        ----------
+        rowwise, columnwise : tuple, optional
+            ``(data, scale_inv, amax, kind, dtype, flags)``; None for a copy that is not there.
+        shape : torch.Size
+            Logical.
+        dtype : torch.dtype
+            Nominal.
+        requires_grad : bool, default False
+            As of any tensor.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.wrap_copies is not implemented.")
+
     # Not abstract: a format without observed state has nothing to do here.
     def calibrate(self, tensor: torch.Tensor) -> None:  # noqa: B027
         """Observe a tensor without quantizing it. Formats without state ignore it."""
@@ -261,3 +302,24 @@ class Quantizer(abc.ABC):
         raise NotImplementedError(
             f"{type(self).__name__}.onnx_dequantize: ONNX export is not part of this version."
         )
+
+
+def register_core(core: type, quantizer: type[Quantizer]) -> None:
+    """Name the quantizer class whose settings live in native objects of a class."""
+    _class_of_core[core] = quantizer
+
+
+def quantizer_of_core(core: Any) -> Any:
+    """A Python quantizer with the settings of a native object.
+
+    Raises
+    ------
+    TypeError
+        For an object of another kind.
+    """
+    cls = _class_of_core.get(type(core))
+    if cls is None:
+        raise TypeError(
+            f"quantizer_of_core: core is a {type(core).__name__}; a native quantizer is required."
+        )
+    return cls.from_core(core)

@@ -10,6 +10,7 @@
 #include <transformer_engine/error.h>
 
 #include "allocate.h"
+#include "read_operand.h"
 #include "steps/node_support.h"
 
 namespace py = pybind11;
@@ -131,8 +132,8 @@ void accumulate_into_main_grad(const WgradTask& task, const LinearSpec& spec) {
     return;
   }
   // Slices may be added to buffers of several dtypes: their sum is rounded once, from FP32.
-  const at::Tensor whole = new_tensor({task.grad_output.data.size(-1), task.input.data.size(-1)},
-                                      at::kFloat, task.input.data);
+  const at::Tensor whole = new_tensor({task.grad_output.sizes.cols, task.input.sizes.cols},
+                                      at::kFloat, task.input.anchor());
   run_gemm(task.grad_output, task.input, transposed, {}, whole);
   int64_t row = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -198,42 +199,6 @@ at::Tensor gradient_matrix(const at::Tensor& gradient, at::ScalarType dtype) {
   return gradient.defined() ? as_matrix(as_dtype(as_plain(gradient), dtype)) : gradient;
 }
 
-namespace {
-
-// Checks the buffers of one quantized tensor, which users can replace by anything, so that a kernel
-// may read all their elements.
-struct BufferCheck {
-  const std::string& label;
-  const char* argument;
-  const at::Tensor& tensor;
-
-  at::Tensor operator()(const char* name, const py::object& value, at::ScalarType dtype,
-                        at::IntArrayRef sizes) const {
-    TE_CHECK(!value.is_none(), label, ": ", argument, " has ", name, " None; ", at::toString(dtype),
-             " values of shape ", sizes, " are required. Quantize it again.");
-    TE_CHECK_TYPE(THPVariable_Check(value.ptr()), label, ": ", argument, " has a ", name,
-                  " of type ", Py_TYPE(value.ptr())->tp_name,
-                  "; a tensor is required. Quantize it again.");
-    const at::Tensor& buffer = THPVariable_Unpack(value.ptr());
-    TE_CHECK_TYPE(buffer.scalar_type() == dtype && buffer.layout() == at::kStrided &&
-                      !is_python_tensor(buffer),
-                  label, ": ", argument, " has a ", name, " of dtype ",
-                  at::toString(buffer.scalar_type()), " and layout ", buffer.layout(),
-                  "; a plain tensor of ", at::toString(dtype), " is required. Quantize it again.");
-    TE_CHECK(buffer.device() == tensor.device(), label, ": ", argument, " has a ", name, " on ",
-             buffer.device().str(), "; ", tensor.device().str(),
-             " is required. Move the whole tensor.");
-    TE_CHECK(buffer.sizes() == sizes, label, ": ", argument, " has a ", name, " of shape ",
-             buffer.sizes(), "; ", sizes, " is required. Quantize it again.");
-    TE_CHECK(buffer.numel() == 0 || buffer.storage().nbytes() > 0, label, ": ", argument, " has a ",
-             name, " of ", buffer.numel(),
-             " elements without memory; allocated memory is required. Gather it before use.");
-    return buffer.contiguous();
-  }
-};
-
-}  // namespace
-
 std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string& label) {
   if (value != nullptr && value != Py_None && value != Py_True && value != Py_False) {
     TE_CHECK_TYPE(!PySequence_Check(value) && !PyMapping_Check(value) && !PyFloat_Check(value) &&
@@ -248,26 +213,30 @@ std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string&
 }
 
 Operand read_quantized(const at::Tensor& tensor, const std::string& label, const char* argument) {
-  static const Name native_operand("_native_operand");
+  const py::gil_scoped_acquire gil;
   const auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
-  const auto method =
-      py::reinterpret_steal<py::object>(PyObject_GetAttr(object.ptr(), native_operand.object()));
-  if (!method) {
-    PyErr_Clear();
-    throw NotImplementedError(
-        concat(label, ": ", argument, " is a ", Py_TYPE(object.ptr())->tp_name,
-               "; a plain tensor or a quantized tensor is required. Convert it first."));
+  return read_operand(object, tensor.sizes(), tensor.device(), {label, argument});
+}
+
+Usages input_usages(const CallState& state, bool needs_wgrad) {
+  return {.rowwise = true, .columnwise = needs_wgrad && state.quantizes_backward()};
+}
+
+void complete_operand(Operand* operand, const Usages& usages, Quantizer& quantizer,
+                      at::ScalarType dtype) {
+  const bool lacks_columnwise = usages.columnwise && !operand->can_contract_rows();
+  const bool lacks_rowwise = usages.rowwise && !operand->can_contract_columns();
+  if (!lacks_columnwise && !lacks_rowwise) {
+    return;
   }
-  const py::tuple parts = method();
-  const BufferCheck check{label, argument, tensor};
-  Operand operand;
-  operand.data = check("_data", parts[0], at::kByte, tensor.sizes());
-  operand.scale_inv = check("_scale_inv", parts[1], at::kFloat, {1});
-  operand.dtype = static_cast<DType>(py::cast<int>(parts[2]));
-  TE_CHECK_TYPE(operand.dtype == DType::kFloat8E4M3 || operand.dtype == DType::kFloat8E5M2, label,
-                ": ", argument, " has _fp8_dtype ", py::cast<int>(parts[2]),
-                "; kFloat8E4M3 or kFloat8E5M2 is required. Quantize it again.");
-  return operand;
+  Operand made = quantizer.quantize(dequantize(*operand, dtype),
+                                    {.rowwise = lacks_rowwise, .columnwise = lacks_columnwise});
+  if (lacks_rowwise) {
+    operand->rowwise = std::move(made.rowwise);
+  }
+  if (lacks_columnwise) {
+    operand->columnwise = std::move(made.columnwise);
+  }
 }
 
 at::Tensor dequantize_python(const at::Tensor& tensor, at::ScalarType dtype) {
@@ -320,34 +289,52 @@ LinearParameters LinearPart::read_parameters(PyObject* module,
   return parameters;
 }
 
-Operand LinearPart::weight_operand(const CallState& state, const LinearParameters& parameters,
-                                   std::optional<bool> is_first_microbatch, at::ScalarType dtype) {
-  const at::Tensor& first = parameters.weights[0];
-  if (is_python_tensor(first)) {
+Operand LinearPart::quantized_parameter(const CallState& state, const at::Tensor& weight,
+                                        const WeightRequest& request) {
+  const std::string& name = spec_.weight_names[0].text();
+  if (!state.is_quantized) {
     const py::gil_scoped_acquire gil;
-    if (!state.is_quantized && !was_told_of_dequantizing_) {
+    if (!was_told_of_dequantizing_) {
       was_told_of_dequantizing_ = true;
-      const std::string text = concat(spec_.label, ": ", spec_.weight_names[0].text(),
+      const std::string text = concat(spec_.label, ": ", name,
                                       " is quantized and the call outside a quantized region; it "
                                       "is dequantized for each call. Use te.autocast.");
       if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) < 0) {
         throw py::error_already_set();
       }
     }
-    return state.is_quantized
-               ? read_quantized(first, spec_.label, spec_.weight_names[0].text().c_str())
-               : Operand::high_precision(dequantize_python(first, dtype));
+    return Operand::high_precision(dequantize_python(weight, request.dtype));
+  }
+  Operand operand = read_quantized(weight, spec_.label, name.c_str());
+  TE_CHECK_AS(RuntimeError, operand.can_contract_columns(), spec_.label, ": ", name,
+              " has no rowwise copy, which forward reads. Call its update_usage, or quantize it "
+              "with rowwise usage.");
+  TE_CHECK_AS(RuntimeError,
+              operand.can_contract_rows() || !request.needs_dgrad || !state.quantizes_backward(),
+              spec_.label, ": ", name,
+              " has no columnwise copy, which the gradient of the input reads. Quantize it with "
+              "columnwise usage.");
+  return operand;
+}
+
+Operand LinearPart::weight_operand(const CallState& state, const LinearParameters& parameters,
+                                   const WeightRequest& request) {
+  const at::Tensor& first = parameters.weights[0];
+  if (is_python_tensor(first)) {
+    return quantized_parameter(state, first, request);
   }
   if (!state.is_quantized) {
-    return Operand::high_precision(as_dtype(concatenate(parameters.weights), dtype));
+    return Operand::high_precision(as_dtype(concatenate(parameters.weights), request.dtype));
   }
   Quantizer& quantizer = state.quantizers->weight(spec_.gemm);
-  if (!is_first_microbatch.has_value()) {
-    return quantizer.quantize(concatenate(parameters.weights));
+  const Usages usages{.rowwise = true,
+                      .columnwise = request.needs_dgrad && state.quantizes_backward()};
+  if (!request.is_first_microbatch.has_value()) {
+    return quantizer.quantize(concatenate(parameters.weights), usages);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (*is_first_microbatch || !cache_.is_fresh(state, parameters)) {
-    cache_.operand = quantizer.quantize(concatenate(parameters.weights));
+  if (*request.is_first_microbatch || !cache_.is_fresh(state, parameters, usages)) {
+    cache_.operand = quantizer.quantize(concatenate(parameters.weights), usages);
     cache_.quantizers = state.quantizers;
     cache_.sources.clear();
     for (const at::Tensor& weight : parameters.weights) {
@@ -362,10 +349,11 @@ LinearPart::WeightSource::WeightSource(const at::Tensor& weight)
       data(weight.const_data_ptr()),
       version(weight.is_inference() ? 0 : static_cast<uint32_t>(weight._version())) {}
 
-bool LinearPart::WeightCache::is_fresh(const CallState& state,
-                                       const LinearParameters& parameters) const {
+bool LinearPart::WeightCache::is_fresh(const CallState& state, const LinearParameters& parameters,
+                                       const Usages& usages) const {
   if (!operand.is_defined() || quantizers != state.quantizers ||
-      sources.size() != parameters.weights.size()) {
+      sources.size() != parameters.weights.size() ||
+      (usages.columnwise && !operand.can_contract_rows())) {
     return false;
   }
   for (size_t i = 0; i < sources.size(); ++i) {
@@ -391,6 +379,9 @@ std::shared_ptr<FirstMicrobatch> LinearPart::first_microbatch(std::optional<bool
 
 void run_gemm(const Operand& a, const Operand& b, const GemmFlags& flags, const at::Tensor& bias,
               const at::Tensor& d) {
+  if (flags.a_is_transposed && flags.b_is_transposed) {
+    check_same_transform(a, b);
+  }
   GemmArgs args;
   args.a = a.gemm_operand(flags.a_is_transposed);
   args.b = b.gemm_operand(flags.b_is_transposed);
@@ -402,7 +393,7 @@ void run_gemm(const Operand& a, const Operand& b, const GemmFlags& flags, const 
 
 at::Tensor fprop(const Operand& input, const Operand& weight, const at::Tensor& bias,
                  at::ScalarType dtype) {
-  at::Tensor d = new_tensor({rows_of(input.data), weight.data.size(0)}, dtype, input.data);
+  at::Tensor d = new_tensor({input.sizes.rows, weight.sizes.rows}, dtype, input.anchor());
   run_gemm(input, weight, {}, bias, d);
   return d;
 }
@@ -412,7 +403,7 @@ at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarTy
   const bool adds = addend.defined() && addend.scalar_type() == dtype;
   at::Tensor d =
       adds ? addend.contiguous()
-           : new_tensor({rows_of(grad_output.data), weight.data.size(1)}, dtype, grad_output.data);
+           : new_tensor({grad_output.sizes.rows, weight.sizes.cols}, dtype, grad_output.anchor());
   run_gemm(grad_output, weight, {.b_is_transposed = true, .accumulate = adds}, {}, d);
   return d;
 }
@@ -421,26 +412,28 @@ Operand prepare_grad_output(const CallState& state, const LinearSpec& spec,
                             const at::Tensor& gradient, const GradOutputRequest& request,
                             at::Tensor* grad_bias) {
   Operand operand;
-  const bool is_quantized_already = state.is_quantized && is_python_tensor(gradient);
-  if (is_quantized_already && request.needs_operand) {
-    operand =
-        with_gil([&] { return read_quantized(gradient, backward_label(spec), "grad_output"); });
+  const bool quantizes = state.quantizes_backward();
+  const bool is_quantized_already = quantizes && is_python_tensor(gradient);
+  if (is_quantized_already && request.needs_operand()) {
+    operand = read_quantized(gradient, backward_label(spec), "grad_output");
+    complete_operand(&operand, request.usages, state.quantizers->grad_output(spec.gemm),
+                     request.dtype);
   }
   if (is_quantized_already && grad_bias == nullptr) {
     return operand;
   }
   const at::Tensor grad_output = gradient_matrix(gradient, request.dtype);
+  const bool needs_quantizing = quantizes && !is_quantized_already && request.needs_operand();
+  Quantizer* const quantizer =
+      needs_quantizing ? &state.quantizers->grad_output(spec.gemm) : nullptr;
   BiasGradientArgs bias_args;
-  if (!state.is_quantized) {
+  const bool is_fused = quantizer != nullptr && grad_bias != nullptr &&
+                        quantizer->prepare_fused(grad_output.sizes(), grad_output, request.usages,
+                                                 &operand, &bias_args.quantized);
+  if (!quantizes) {
     operand = Operand::high_precision(grad_output);
-  } else if (!is_quantized_already && request.needs_operand) {
-    Quantizer& quantizer = state.quantizers->grad_output(spec.gemm);
-    operand = quantizer.make_operand(grad_output.sizes(), grad_output);
-    const Quantizer::Destination destination{
-        .data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
-    if (grad_bias == nullptr || !quantizer.fused_output(destination, &bias_args.quantized)) {
-      quantizer.update(grad_output, destination);
-    }
+  } else if (needs_quantizing && !is_fused) {
+    operand = quantizer->quantize(grad_output, request.usages);
   }
   if (grad_bias != nullptr) {
     bias_args.grad_output = matrix_view(grad_output);
@@ -460,8 +453,8 @@ TensorList run_wgrad(const WgradTask& task, const LinearSpec& spec) {
     }
     return gradients;
   }
-  const at::Tensor whole = new_tensor({task.grad_output.data.size(-1), task.input.data.size(-1)},
-                                      task.weights[0].scalar_type(), task.input.data);
+  const at::Tensor whole = new_tensor({task.grad_output.sizes.cols, task.input.sizes.cols},
+                                      task.weights[0].scalar_type(), task.input.anchor());
   run_gemm(task.grad_output, task.input, {.a_is_transposed = true, .b_is_transposed = true}, {},
            whole);
   if (task.weights.size() == 1) {
@@ -498,13 +491,23 @@ std::pair<TensorList, TensorList> run_delayed_wgrad(LinearPart& linear) {
   return {std::move(gradients), task.weights};
 }
 
-void SavedLinear::save_weight(const Operand& operand, const LinearParameters& parameters,
-                              bool needs_dgrad, at::ScalarType dtype) {
-  weight_is_parameter = needs_dgrad && !operand.is_quantized() &&
-                        !is_python_tensor(parameters.weights[0]) &&
-                        parameters.weights[0].scalar_type() == dtype;
+void SavedLinear::save_weight(const CallState& state, const Operand& operand,
+                              const LinearParameters& parameters, bool needs_dgrad,
+                              at::ScalarType dtype) {
+  const at::Tensor& first = parameters.weights[0];
+  const BackwardMode mode = state.backward_mode();
+  dequantizes = mode == BackwardMode::kDequantized;
+  const bool reads_parameter = !operand.is_quantized() || mode == BackwardMode::kHighPrecision;
+  weight_is_parameter =
+      needs_dgrad && reads_parameter && !is_python_tensor(first) && first.scalar_type() == dtype;
   if (needs_dgrad && !weight_is_parameter) {
-    weight.save(operand);
+    if (reads_parameter && operand.is_quantized()) {
+      weight.save(Operand::high_precision(
+          is_python_tensor(first) ? with_gil([&] { return dequantize_python(first, dtype); })
+                                  : as_dtype(concatenate(parameters.weights), dtype)));
+    } else {
+      weight.save(dequantizes ? operand.rowwise_alone() : operand.for_row_contraction());
+    }
   }
   if (weight_is_parameter) {
     weights.reserve(parameters.weights.size());
@@ -517,10 +520,44 @@ void SavedLinear::save_weight(const Operand& operand, const LinearParameters& pa
   }
 }
 
+void SavedLinear::save_input(const CallState& state, const Operand& operand,
+                             const at::Tensor& original, bool keeps_original) {
+  dequantizes = state.backward_mode() == BackwardMode::kDequantized;
+  keeps_original |= state.backward_mode() == BackwardMode::kHighPrecision;
+  if (keeps_original && operand.is_quantized() && original.defined()) {
+    input.save(Operand::high_precision(original));
+    is_original = true;
+  } else {
+    // A quantized input of the caller's has no original: it is what backward reads.
+    input.save(state.quantizes_backward() ? operand.for_row_contraction()
+                                          : operand.rowwise_alone());
+  }
+}
+
+Operand SavedLinear::unpack_input(torch::autograd::Node* node, const CallState& state,
+                                  const LinearSpec& spec, at::ScalarType dtype) const {
+  Operand operand = input.unpack(node);
+  if (!operand.is_defined()) {
+    return operand;
+  }
+  if (operand.is_quantized()) {
+    return state.quantizes_backward() ? operand
+                                      : Operand::high_precision(dequantize(operand, dtype));
+  }
+  const at::Tensor matrix = as_matrix(as_dtype(operand.plain(), dtype));
+  return state.quantizes_backward() && is_original
+             ? state.quantizers->input(spec.gemm).quantize(matrix,
+                                                           {.rowwise = false, .columnwise = true})
+             : Operand::high_precision(matrix);
+}
+
 Operand SavedLinear::unpack_weight(torch::autograd::Node* node, const LinearSpec& spec,
                                    at::ScalarType dtype) const {
   if (!weight_is_parameter) {
-    return weight.unpack(node);
+    Operand operand = weight.unpack(node);
+    return dequantizes && operand.is_quantized()
+               ? Operand::high_precision(dequantize(operand, dtype))
+               : operand;
   }
   TensorList parameters;
   int64_t rows = 0;

@@ -74,10 +74,15 @@ class LinearPart {
   // Reads and checks the module's parameters (GIL held).
   LinearParameters read_parameters(PyObject* module, const ParameterRule& required) const;
 
-  // The weight as fprop and dgrad read it: quantized (cached when `is_first_microbatch` has a
-  // value) or of `dtype`.
+  // The weight as fprop and, with `needs_dgrad`, dgrad read it: quantized (cached when
+  // `is_first_microbatch` has a value) or of `dtype`.
+  struct WeightRequest {
+    std::optional<bool> is_first_microbatch;
+    at::ScalarType dtype = at::kFloat;  // of the activations
+    bool needs_dgrad = false;
+  };
   Operand weight_operand(const CallState& state, const LinearParameters& parameters,
-                         std::optional<bool> is_first_microbatch, at::ScalarType dtype);
+                         const WeightRequest& request);
 
   WgradStore& wgrad_store() { return *wgrad_store_; }
   // Weight gradients that `previous` left for later are run by this one too.
@@ -95,11 +100,15 @@ class LinearPart {
     uint32_t version;
   };
   struct WeightCache {
-    bool is_fresh(const CallState& state, const LinearParameters& parameters) const;
+    bool is_fresh(const CallState& state, const LinearParameters& parameters,
+                  const Usages& usages) const;
     Operand operand;
     std::shared_ptr<const QuantizerSet> quantizers;
     c10::SmallVector<WeightSource, 1> sources;
   };
+
+  Operand quantized_parameter(const CallState& state, const at::Tensor& weight,
+                              const WeightRequest& request);
 
   LinearSpec spec_;
   // Of what forwards leave for later ones: they run without the GIL, on any thread.
@@ -143,7 +152,9 @@ at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarTy
 // the same pass when asked for. A gradient that arrives quantized is used as it is.
 struct GradOutputRequest {
   at::ScalarType dtype;  // of the activations
-  bool needs_operand;    // for dgrad or wgrad
+  Usages usages;         // rowwise for dgrad, columnwise for wgrad
+
+  bool needs_operand() const { return usages.rowwise || usages.columnwise; }
 };
 Operand prepare_grad_output(const CallState& state, const LinearSpec& spec,
                             const at::Tensor& gradient, const GradOutputRequest& request,
@@ -163,24 +174,37 @@ struct SavedLinear {
   SavedOperand
       weight;  // when dgrad is needed and reads something else than the parameters themselves
   std::vector<torch::autograd::SavedVariable> weights;  // the parameters, when dgrad reads them
-  TensorList targets;  // the parameters a weight gradient is for; their values are not read
+  bool dequantizes = false;                             // operands, before backward reads them
+  bool is_original = false;  // `input` is the tensor before its quantization
+  TensorList targets;        // the parameters a weight gradient is for; their values are not read
   bool weight_is_parameter = false;
 
-  void save_weight(const Operand& operand, const LinearParameters& parameters, bool needs_dgrad,
-                   at::ScalarType dtype);
-  // `dtype` of the activations.
+  // `dtype` of the activations, here and below.
+  void save_weight(const CallState& state, const Operand& operand,
+                   const LinearParameters& parameters, bool needs_dgrad, at::ScalarType dtype);
   Operand unpack_weight(torch::autograd::Node* node, const LinearSpec& spec,
                         at::ScalarType dtype) const;
+  // `original` is the high-precision tensor behind a quantized `operand`, where the caller has it;
+  // kept instead of it when `keeps_original`, or when backward computes in high precision.
+  void save_input(const CallState& state, const Operand& operand, const at::Tensor& original,
+                  bool keeps_original);
+  Operand unpack_input(torch::autograd::Node* node, const CallState& state, const LinearSpec& spec,
+                       at::ScalarType dtype) const;
   void reset();
 };
 
 // None or null, True, False; TypeError for what only looks like a flag, such as "False".
 std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string& label);
 
-// The bytes of a quantized parameter, input or gradient; `label` and `argument` open the messages:
-// "Linear.forward: weight ...". NotImplementedError for another kind of tensor subclass, TypeError
-// or ValueError for buffers that do not fit the tensor.
+// The copies of a quantized parameter, input or gradient (read_operand.h); `label` and `argument`
+// open the messages: "Linear.forward: weight ...". The GIL is taken.
 Operand read_quantized(const at::Tensor& tensor, const std::string& label, const char* argument);
+// What the backward of a quantized forward will read of the layer's input.
+Usages input_usages(const CallState& state, bool needs_wgrad);
+// Adds the copies that `usages` ask for and a given quantized tensor lacks: quantized from what the
+// tensor stands for.
+void complete_operand(Operand* operand, const Usages& usages, Quantizer& quantizer,
+                      at::ScalarType dtype);
 // The plain tensor a quantized one stands for.
 at::Tensor dequantize_python(const at::Tensor& tensor, at::ScalarType dtype);
 

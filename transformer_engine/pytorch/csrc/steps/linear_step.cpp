@@ -103,10 +103,9 @@ void LinearNode::add_input_gradients(const at::Tensor& grad_input, const Wanted&
   if (!wanted.input) {
     return;
   }
-  if (quantizes_grad_input && state.is_quantized) {
+  if (quantizes_grad_input && state.quantizes_backward()) {
     const auto& quantizer = state.quantizers->backward[2 * linear->spec().gemm + 1];
-    (*result)[0] =
-        make_quantized_tensor(quantizer->quantize(gradient), input_sizes, input_dtype, quantizer);
+    (*result)[0] = make_quantized_tensor(gradient, input_sizes, input_dtype, quantizer);
     return;
   }
   (*result)[0] = as_dtype(gradient.dim() == static_cast<int64_t>(input_sizes.size())
@@ -141,10 +140,10 @@ variable_list LinearNode::apply(variable_list&& grads) {
     if (wanted.bias) {
       grad_bias = new_tensor({output_sizes.back()}, biases[0].scalar_type(), biases[0]);
     }
-    const Operand grad_output =
-        prepare_grad_output(state, linear->spec(), grad,
-                            {.dtype = dtype, .needs_operand = needs_dgrad || wanted.weight},
-                            wanted.bias ? &grad_bias : nullptr);
+    const Operand grad_output = prepare_grad_output(
+        state, linear->spec(), grad,
+        {.dtype = dtype, .usages = {.rowwise = needs_dgrad, .columnwise = wanted.weight}},
+        wanted.bias ? &grad_bias : nullptr);
     if (wanted.bias) {
       add_bias_gradients(grad_bias, &result);
     }
@@ -155,15 +154,8 @@ variable_list LinearNode::apply(variable_list&& grads) {
       add_input_gradients(grad_input, wanted, &result);
     }
     if (wanted.weight) {
-      Operand input = linear_saved.input.unpack(this);
-      if (!input.is_quantized()) {
-        input.data = as_matrix(as_dtype(input.data, dtype));
-        if (state.is_quantized) {  // save_original_input
-          input = state.quantizers->input(linear->spec().gemm).quantize(input.data);
-        }
-      }
       add_weight_gradients({.grad_output = grad_output,
-                            .input = input,
+                            .input = linear_saved.unpack_input(this, state, linear->spec(), dtype),
                             .weights = linear_saved.targets,
                             .first_microbatch = first_microbatch},
                            &result);
@@ -207,14 +199,23 @@ LinearStep::LinearStep(LinearStepSpec spec)
       spec_(std::move(spec)),
       linear_(std::make_shared<LinearPart>(spec_.linear)) {}
 
+// Whether backward starts from the input as it was before quantization.
+bool LinearStep::keeps_original(const Call& call) const {
+  return call.needs_wgrad() &&
+         (spec_.save_original_input || call.state.backward_mode() == BackwardMode::kHighPrecision);
+}
+
 Operand LinearStep::input_operand(Call& call, NormResult* norm_result) {
   const CallState& state = call.state;
   const bool observes = state.is_calibrating && !state.is_replay;
+  const Usages usages = input_usages(state, call.needs_wgrad() && !spec_.save_original_input);
   Quantizer* const quantizer =
       state.quantizers != nullptr ? &state.quantizers->input(spec_.linear.gemm) : nullptr;
   if (!spec_.norm.has_value()) {
     if (state.is_quantized && is_python_tensor(call.input)) {
-      return with_gil([&] { return read_quantized(call.input, spec_.name, "inp"); });
+      Operand operand = read_quantized(call.input, spec_.name, "inp");
+      complete_operand(&operand, usages, *quantizer, call.dtype);
+      return operand;
     }
     // The tensor itself where nothing has to change, so that autograd's version check watches it.
     call.source = as_plain(call.input);
@@ -222,16 +223,18 @@ Operand LinearStep::input_operand(Call& call, NormResult* norm_result) {
     if (observes) {
       quantizer->calibrate(input);
     }
-    return state.is_quantized ? quantizer->quantize(input) : Operand::high_precision(input);
+    return state.is_quantized ? quantizer->quantize(input, usages) : Operand::high_precision(input);
   }
   // The norm reads the input's own dtype, also under torch.autocast, and rounds once.
   call.source = as_plain(call.input);
-  const bool needs_output = spec_.return_layernorm_output || !state.is_quantized;
+  const bool needs_output =
+      spec_.return_layernorm_output || !state.is_quantized || keeps_original(call);
   *norm_result = norm_forward(*spec_.norm, call.source, call.norm_parameters,
                               {.dtype = call.dtype,
                                .wants_output = needs_output,
                                .wants_statistics = call.needs_node,
-                               .quantizer = state.is_quantized ? quantizer : nullptr});
+                               .quantizer = state.is_quantized ? quantizer : nullptr,
+                               .usages = usages});
   if (observes) {
     quantizer->calibrate(norm_result->output);
   }
@@ -260,7 +263,8 @@ c10::intrusive_ptr<torch::autograd::Node> LinearStep::record(Call& call, const O
     node->norm_saved.save(call.source, call.norm_parameters, norm_result);
   }
   node->norm_saved.has_beta = call.norm_parameters.beta.defined();
-  node->linear_saved.save_weight(weight, call.parameters, call.needs_dgrad(), call.dtype);
+  node->linear_saved.save_weight(call.state, weight, call.parameters, call.needs_dgrad(),
+                                 call.dtype);
   return node;
 }
 
@@ -269,25 +273,26 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
   Outputs outputs;
   NormResult norm_result;
   Operand input = input_operand(call, &norm_result);
-  const Operand weight =
-      linear_->weight_operand(call.state, call.parameters, call.is_first_microbatch, call.dtype);
+  const Operand weight = linear_->weight_operand(call.state, call.parameters,
+                                                 {.is_first_microbatch = call.is_first_microbatch,
+                                                  .dtype = call.dtype,
+                                                  .needs_dgrad = call.needs_dgrad()});
   if (call.state.is_calibrating && !call.state.is_replay) {
-    call.state.quantizers->weight(spec_.linear.gemm).calibrate(weight.data);
+    call.state.quantizers->weight(spec_.linear.gemm).calibrate(weight.plain());
   }
   at::Tensor bias;
   if (!spec_.return_bias) {
     bias = as_dtype(concatenate(call.parameters.biases), call.dtype);
   }
   const Operand flat =
-      input.is_quantized() ? input : Operand::high_precision(as_matrix(input.data));
+      input.is_quantized() ? input : Operand::high_precision(as_matrix(input.plain()));
   at::Tensor output = fprop(flat, weight, bias, call.dtype);
   c10::SmallVector<int64_t, 4> sizes(call.input.sizes().begin(), call.input.sizes().end());
   sizes.back() = spec_.linear.out_features;
   outputs.output = sizes.size() == 2 ? std::move(output) : output.view(sizes);
   if (call.quantizes_output && call.state.is_quantized) {
     const auto& quantizer = call.state.quantizers->forward[3 * spec_.linear.gemm + 2];
-    outputs.output =
-        make_quantized_tensor(quantizer->quantize(outputs.output), sizes, call.dtype, quantizer);
+    outputs.output = make_quantized_tensor(outputs.output, sizes, call.dtype, quantizer);
   }
   if (spec_.return_layernorm_output) {
     outputs.layernorm_output = norm_result.output;
@@ -302,11 +307,13 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
   }
   if (call.needs_wgrad()) {
     auto& node = static_cast<LinearNode&>(*outputs.node);
-    const bool keeps_original =
-        spec_.save_original_input && input.is_quantized() && call.source.defined();
-    const bool is_output = outputs.layernorm_output.defined() && !input.is_quantized();
-    node.linear_saved.input.save(keeps_original ? Operand::high_precision(call.source) : input,
-                                 is_output);
+    if (outputs.layernorm_output.defined() && !input.is_quantized()) {
+      node.linear_saved.input.save(input, /*is_output=*/true);
+    } else {
+      node.linear_saved.save_input(call.state, input,
+                                   spec_.norm.has_value() ? norm_result.output : call.source,
+                                   keeps_original(call));
+    }
   }
   return outputs;
 }

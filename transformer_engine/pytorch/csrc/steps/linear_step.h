@@ -38,6 +38,7 @@ class LinearStep : public ModuleStep {
   struct Call;
   struct Outputs;
   Outputs compute(Call& call);
+  bool keeps_original(const Call& call) const;
   Operand input_operand(Call& call, NormResult* norm_result);
   c10::intrusive_ptr<torch::autograd::Node> record(Call& call, const Operand& weight,
                                                    const NormResult& norm_result);

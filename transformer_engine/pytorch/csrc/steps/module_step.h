@@ -41,6 +41,13 @@ struct CallState {
   std::shared_ptr<const QuantizerSet> quantizers;  // null when neither quantized nor calibrating
   uint64_t scale_version = 0;
 
+  // Of a quantized forward.
+  BackwardMode backward_mode() const {
+    return is_quantized ? quantizers->recipe->backward : BackwardMode::kQuantized;
+  }
+  bool quantizes_backward() const {
+    return is_quantized && backward_mode() == BackwardMode::kQuantized;
+  }
   bool has_scales() const { return quantizers != nullptr && quantizers->forward_state != nullptr; }
   bool operator==(const CallState&) const = default;
 };

@@ -12,6 +12,8 @@
 
 #include "quantizer.h"
 #include "steps/node_support.h"
+
+#include "read_operand.h"
 #include "steps/python_call.h"
 
 namespace py = pybind11;
@@ -153,17 +155,24 @@ PyObject* assemble_outputs(ReturnedTensors tensors) {
   return py::tuple(parts).release().ptr();
 }
 
-at::Tensor make_quantized_tensor(const Operand& operand, at::IntArrayRef sizes,
+at::Tensor make_quantized_tensor(const at::Tensor& tensor, at::IntArrayRef sizes,
                                  at::ScalarType dtype,
                                  const std::shared_ptr<Quantizer>& quantizer) {
   const py::gil_scoped_acquire gil;
   TE_CHECK_AS(RuntimeError, quantized_tensor_factory != nullptr,
               "quantized output: no tensor factory is registered; import "
               "transformer_engine.pytorch first.");
-  const py::object tensor = py::handle(quantized_tensor_factory)(
-      operand.data.view(sizes), operand.scale_inv, static_cast<int>(operand.dtype),
-      py::cast(std::vector<int64_t>(sizes.begin(), sizes.end())), dtype, quantizer);
-  return unpack_tensor(tensor.ptr(), "quantized tensor factory");
+  const at::Tensor input = tensor.view(sizes);
+  py::object quantized;
+  if (const auto* const in_python = dynamic_cast<const PythonQuantizer*>(quantizer.get())) {
+    quantized = py::handle(in_python->object()).attr("quantize_impl")(input);
+  } else {
+    const Operand operand = quantizer->quantize_for_user(input);
+    quantized = py::handle(quantized_tensor_factory)(
+        copy_parts(operand.rowwise), py::cast(std::vector<int64_t>(sizes.begin(), sizes.end())),
+        dtype, quantizer);
+  }
+  return unpack_tensor(quantized.ptr(), "quantized tensor factory");
 }
 
 void set_quantized_tensor_factory(PyObject* factory) {

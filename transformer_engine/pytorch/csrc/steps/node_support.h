@@ -91,11 +91,10 @@ struct ReturnedTensors {
 };
 PyObject* assemble_outputs(ReturnedTensors tensors);
 
-// A new quantized Python tensor around an operand of that shape; nominal dtype `dtype`. The GIL is
-// taken.
-at::Tensor make_quantized_tensor(const Operand& operand, at::IntArrayRef sizes,
+// `tensor` as a new quantized Python tensor of that shape; nominal dtype `dtype`. The GIL is taken.
+at::Tensor make_quantized_tensor(const at::Tensor& tensor, at::IntArrayRef sizes,
                                  at::ScalarType dtype, const std::shared_ptr<Quantizer>& quantizer);
-// factory(data, scale_inv, fp8_dtype, shape, dtype, quantizer_core) -> Tensor
+// factory(copy (read_operand.h), shape, dtype, the quantizer's native object) -> Tensor
 void set_quantized_tensor_factory(PyObject* factory);
 
 }  // namespace transformer_engine::pytorch

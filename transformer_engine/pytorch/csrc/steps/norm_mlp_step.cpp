@@ -16,49 +16,51 @@ namespace transformer_engine::pytorch {
 
 namespace {
 
+// The activation's result as fc2 reads it, and before quantization where it is kept.
+struct Activation {
+  Operand operand;
+  at::Tensor output;
+};
+
 // What forward computes before fc2, and backward needs.
 struct Hidden {
   NormResult norm;
   Operand fc1_input;      // norm output
   at::Tensor fc1_output;  // before the activation, bias included
-  Operand fc2_input;      // activation output
+  Activation fc2_input;
 };
 
 struct HiddenRequest {
   at::ScalarType dtype = at::kFloat;
   bool wants_statistics = false;
   bool wants_layernorm_output = false;
+  bool needs_fc1_wgrad = false, needs_fc2_wgrad = false;
 };
 
-Operand activation_forward_part(const NormMLPStepSpec& spec, const CallState& state,
-                                const at::Tensor& input) {
+Activation activation_forward_part(const NormMLPStepSpec& spec, const CallState& state,
+                                   const at::Tensor& input, bool needs_wgrad) {
   ActivationForwardArgs args;
   args.kind = spec.activation;
   args.params = spec.activation_params;
   args.input = matrix_view(input);
   const int64_t cols = input.size(1) / (is_gated(spec.activation) ? 2 : 1);
   Quantizer* const quantizer = state.is_quantized ? &state.quantizers->input(1) : nullptr;
-  Operand result;
-  Quantizer::Destination destination;
-  bool is_fused = false;
-  if (quantizer != nullptr) {
-    result = quantizer->make_operand({input.size(0), cols}, input);
-    destination = {.data = result.data, .transpose = {}, .scale_inv = result.scale_inv};
-    is_fused = quantizer->fused_output(destination, &args.quantized);
-  }
-  at::Tensor output;
+  const Usages usages = input_usages(state, needs_wgrad);
+  const bool keeps_output = state.backward_mode() == BackwardMode::kHighPrecision;
+  Activation result;
+  const bool is_fused = quantizer != nullptr && !keeps_output &&
+                        quantizer->prepare_fused({input.size(0), cols}, input, usages,
+                                                 &result.operand, &args.quantized);
   if (is_fused) {
     args.output = {.dtype = args.input.dtype, .rows = input.size(0), .cols = cols};
   } else {
-    output = new_tensor({input.size(0), cols}, input.scalar_type(), input);
-    args.output = matrix_view(output);
+    result.output = new_tensor({input.size(0), cols}, input.scalar_type(), input);
+    args.output = matrix_view(result.output);
   }
   activation_forward(args, context_for(input));
-  if (quantizer == nullptr) {
-    return Operand::high_precision(output);
-  }
   if (!is_fused) {
-    quantizer->update(output, destination);
+    result.operand = quantizer == nullptr ? Operand::high_precision(result.output)
+                                          : quantizer->quantize(result.output, usages);
   }
   return result;
 }
@@ -68,15 +70,19 @@ Hidden compute_hidden(const NormMLPStepSpec& spec, const CallState& state, const
                       const at::Tensor& fc1_bias, const HiddenRequest& request) {
   Hidden hidden;
   Quantizer* const quantizer = state.is_quantized ? &state.quantizers->input(0) : nullptr;
-  hidden.norm = norm_forward(spec.norm, input, norm_parameters,
-                             {.dtype = request.dtype,
-                              .wants_output = request.wants_layernorm_output || !state.is_quantized,
-                              .wants_statistics = request.wants_statistics,
-                              .quantizer = quantizer});
+  hidden.norm =
+      norm_forward(spec.norm, input, norm_parameters,
+                   {.dtype = request.dtype,
+                    .wants_output = request.wants_layernorm_output || !state.is_quantized ||
+                                    state.backward_mode() == BackwardMode::kHighPrecision,
+                    .wants_statistics = request.wants_statistics,
+                    .quantizer = quantizer,
+                    .usages = input_usages(state, request.needs_fc1_wgrad)});
   hidden.fc1_input = state.is_quantized ? hidden.norm.quantized
                                         : Operand::high_precision(as_matrix(hidden.norm.output));
   hidden.fc1_output = fprop(hidden.fc1_input, fc1_weight, fc1_bias, request.dtype);
-  hidden.fc2_input = activation_forward_part(spec, state, hidden.fc1_output);
+  hidden.fc2_input =
+      activation_forward_part(spec, state, hidden.fc1_output, request.needs_fc2_wgrad);
   return hidden;
 }
 
@@ -95,6 +101,7 @@ struct NormMLPNode : public torch::autograd::Node {
   SavedNorm norm_saved;
   torch::autograd::SavedVariable beta, fc1_bias_saved;  // for recomputation
   SavedLinear fc1_saved, fc2_saved;
+  SavedOperand fc1_forward_weight;  // for recomputation, where fc1_saved has not what fprop reads
   torch::autograd::SavedVariable fc1_output;
   at::Tensor fc1_bias, fc2_bias;  // shapes and dtypes of the gradients; undefined without
   c10::SmallVector<int64_t, 4> sizes;
@@ -115,9 +122,11 @@ struct NormMLPNode : public torch::autograd::Node {
     Operand fc1_input, fc2_input;
     at::Tensor fc1_output;
   };
+  // `fc1_weight` as forward read it.
   Activated restore(const Operand& fc1_weight, const SavedNorm::Tensors& norm);
   Operand activation_backward_part(const at::Tensor& grad_activated, const at::Tensor& input,
-                                   bool needs_operand, at::Tensor* grad_bias) const;
+                                   const Usages& usages, at::Tensor* grad_bias) const;
+  Operand backward_input(const Operand& operand, const at::Tensor& original) const;
   void add_weight_gradient(LinearPart& linear, WgradTask task, size_t edge,
                            variable_list* result) const;
   void add_norm_gradients(const SavedNorm::Tensors& norm, const at::Tensor& grad_normalized,
@@ -129,6 +138,7 @@ void NormMLPNode::release_variables() {
   norm_saved.reset();
   fc1_saved.reset();
   fc2_saved.reset();
+  fc1_forward_weight.reset();
   for (auto* saved : {&beta, &fc1_bias_saved, &fc1_output}) {
     saved->reset_data();
   }
@@ -137,24 +147,23 @@ void NormMLPNode::release_variables() {
 NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight,
                                             const SavedNorm::Tensors& norm) {
   if (!spec.recomputes) {
-    Activated kept{fc1_saved.input.unpack(this), fc2_saved.input.unpack(this),
-                   unpack_saved(fc1_output)};
-    if (kept.fc1_input.is_defined() && !kept.fc1_input.is_quantized()) {
-      kept.fc1_input.data = as_matrix(kept.fc1_input.data);
-    }
-    return kept;
+    return {fc1_saved.unpack_input(this, state, fc1->spec(), dtype),
+            fc2_saved.unpack_input(this, state, fc2->spec(), dtype), unpack_saved(fc1_output)};
   }
   CallState repeated = state;
   repeated.is_replay = true;
   const ReplayScales replay(repeated);
   const NormParameters parameters{norm.gamma, unpack_saved(beta)};
-  Hidden hidden = compute_hidden(spec, repeated, norm.input, parameters, fc1_weight,
-                                 as_dtype(unpack_saved(fc1_bias_saved), dtype), {.dtype = dtype});
-  return {hidden.fc1_input, hidden.fc2_input, hidden.fc1_output};
+  Hidden hidden =
+      compute_hidden(spec, repeated, norm.input, parameters, fc1_weight,
+                     as_dtype(unpack_saved(fc1_bias_saved), dtype),
+                     {.dtype = dtype, .needs_fc1_wgrad = true, .needs_fc2_wgrad = true});
+  return {backward_input(hidden.fc1_input, hidden.norm.output),
+          backward_input(hidden.fc2_input.operand, hidden.fc2_input.output), hidden.fc1_output};
 }
 
 Operand NormMLPNode::activation_backward_part(const at::Tensor& grad_activated,
-                                              const at::Tensor& input, bool needs_operand,
+                                              const at::Tensor& input, const Usages& usages,
                                               at::Tensor* grad_bias) const {
   ActivationBackwardArgs args;
   args.kind = spec.activation;
@@ -164,16 +173,13 @@ Operand NormMLPNode::activation_backward_part(const at::Tensor& grad_activated,
   if (grad_bias != nullptr) {
     args.grad_bias = vector_view(*grad_bias);
   }
-  Quantizer* const quantizer =
-      state.is_quantized && needs_operand ? &state.quantizers->grad_output(0) : nullptr;
+  Quantizer* const quantizer = state.quantizes_backward() && (usages.rowwise || usages.columnwise)
+                                   ? &state.quantizers->grad_output(0)
+                                   : nullptr;
   Operand operand;
-  Quantizer::Destination destination;
-  bool is_fused = false;
-  if (quantizer != nullptr) {
-    operand = quantizer->make_operand(input.sizes(), input);
-    destination = {.data = operand.data, .transpose = {}, .scale_inv = operand.scale_inv};
-    is_fused = quantizer->fused_output(destination, &args.quantized);
-  }
+  const bool is_fused =
+      quantizer != nullptr &&
+      quantizer->prepare_fused(input.sizes(), input, usages, &operand, &args.quantized);
   at::Tensor grad_input;
   if (is_fused) {
     args.grad_input = {.dtype = args.input.dtype, .rows = args.input.rows, .cols = args.input.cols};
@@ -182,11 +188,22 @@ Operand NormMLPNode::activation_backward_part(const at::Tensor& grad_activated,
     args.grad_input = matrix_view(grad_input);
   }
   activation_backward(args, context_for(input));
-  if (quantizer == nullptr) {
-    return Operand::high_precision(grad_input);
-  }
   if (!is_fused) {
-    quantizer->update(grad_input, destination);
+    operand = quantizer == nullptr ? Operand::high_precision(grad_input)
+                                   : quantizer->quantize(grad_input, usages);
+  }
+  return operand;
+}
+
+// What backward reads of an operand that was just computed again.
+Operand NormMLPNode::backward_input(const Operand& operand, const at::Tensor& original) const {
+  switch (state.backward_mode()) {
+    case BackwardMode::kQuantized:
+      break;
+    case BackwardMode::kHighPrecision:
+      return Operand::high_precision(as_matrix(original));
+    case BackwardMode::kDequantized:
+      return Operand::high_precision(dequantize(operand, dtype));
   }
   return operand;
 }
@@ -242,17 +259,19 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
                                    ? new_tensor(fc2_bias.sizes(), fc2_bias.scalar_type(), fc2_bias)
                                    : at::Tensor();
     const Operand grad_output = prepare_grad_output(
-        state, fc2->spec(), grad, {.dtype = dtype, .needs_operand = wants_fc1 || wants_fc2_weight},
+        state, fc2->spec(), grad,
+        {.dtype = dtype, .usages = {.rowwise = wants_fc1, .columnwise = wants_fc2_weight}},
         wants_fc2_bias ? &grad_fc2_bias : nullptr);
     if (wants_fc2_bias) {
       result[fc2_bias_edge()] = grad_fc2_bias;
     }
-    const Operand fc1_weight = wants_norm || spec.recomputes
+    const Operand fc1_weight = wants_norm || (spec.recomputes && !fc1_forward_weight.is_saved())
                                    ? fc1_saved.unpack_weight(this, fc1->spec(), dtype)
                                    : Operand{};
     const SavedNorm::Tensors norm =
         wants_norm || spec.recomputes ? norm_saved.unpack() : SavedNorm::Tensors{};
-    const Activated activated = restore(fc1_weight, norm);
+    const Activated activated =
+        restore(fc1_forward_weight.is_saved() ? fc1_forward_weight.unpack(this) : fc1_weight, norm);
     if (wants_fc2_weight) {
       add_weight_gradient(*fc2, {grad_output, activated.fc2_input, fc2_saved.targets, fc2_first},
                           fc2_weight_edge(), &result);
@@ -264,7 +283,7 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
           wants_fc1_bias ? new_tensor(fc1_bias.sizes(), fc1_bias.scalar_type(), fc1_bias)
                          : at::Tensor();
       const Operand grad_fc1 = activation_backward_part(grad_activated, activated.fc1_output,
-                                                        wants_norm || wants_fc1_weight,
+                                                        {wants_norm, wants_fc1_weight},
                                                         wants_fc1_bias ? &grad_fc1_bias : nullptr);
       if (wants_fc1_bias) {
         result[fc1_bias_edge()] = grad_fc1_bias;
@@ -297,7 +316,17 @@ struct NormMLPStep::Call {
   std::optional<bool> is_first_microbatch;
   EdgeList edges;
   bool needs_node = false;
+  bool input_requires_grad = false;
 
+  bool needs_fc1_dgrad() const {
+    return needs_node && (input_requires_grad || norm.requires_grad());
+  }
+  bool needs_fc2_dgrad() const {
+    return needs_node && (needs_fc1_dgrad() || fc1.weight_requires_grad || fc1.bias_requires_grad);
+  }
+  bool needs_wgrad(const LinearParameters& layer) const {
+    return needs_node && layer.weight_requires_grad;
+  }
   at::Tensor fc1_bias() const { return as_dtype(concatenate(fc1.biases), dtype); }
 
   Operand fc1_weight, fc2_weight;
@@ -325,6 +354,7 @@ void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObje
   call.fc2 = fc2_->read_parameters(module, required);
   call.state = begin_forward(module, call.dtype);
   call.edges.add(call.input);
+  call.input_requires_grad = call.input.requires_grad();
   call.edges.add(call.norm.gamma);
   if (call.norm.beta.defined()) {
     call.edges.add(call.norm.beta);
@@ -343,24 +373,30 @@ void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObje
 at::Tensor NormMLPStep::compute(Call& call) {
   const ReplayScales replay(call.state);
   call.source = as_plain(call.input);
-  call.fc1_weight =
-      fc1_->weight_operand(call.state, call.fc1, call.is_first_microbatch, call.dtype);
-  call.fc2_weight =
-      fc2_->weight_operand(call.state, call.fc2, call.is_first_microbatch, call.dtype);
+  call.fc1_weight = fc1_->weight_operand(call.state, call.fc1,
+                                         {.is_first_microbatch = call.is_first_microbatch,
+                                          .dtype = call.dtype,
+                                          .needs_dgrad = call.needs_fc1_dgrad()});
+  call.fc2_weight = fc2_->weight_operand(call.state, call.fc2,
+                                         {.is_first_microbatch = call.is_first_microbatch,
+                                          .dtype = call.dtype,
+                                          .needs_dgrad = call.needs_fc2_dgrad()});
   call.hidden =
       compute_hidden(spec_, call.state, call.source, call.norm, call.fc1_weight, call.fc1_bias(),
                      {.dtype = call.dtype,
                       .wants_statistics = call.needs_node,
-                      .wants_layernorm_output = spec_.return_layernorm_output});
+                      .wants_layernorm_output = spec_.return_layernorm_output,
+                      .needs_fc1_wgrad = call.needs_wgrad(call.fc1) && !spec_.recomputes,
+                      .needs_fc2_wgrad = call.needs_wgrad(call.fc2) && !spec_.recomputes});
   if (call.state.is_calibrating && !call.state.is_replay) {
-    call.state.quantizers->input(0).calibrate(call.hidden.fc1_input.data);
-    call.state.quantizers->weight(0).calibrate(call.fc1_weight.data);
-    call.state.quantizers->input(1).calibrate(call.hidden.fc2_input.data);
-    call.state.quantizers->weight(1).calibrate(call.fc2_weight.data);
+    call.state.quantizers->input(0).calibrate(call.hidden.fc1_input.plain());
+    call.state.quantizers->weight(0).calibrate(call.fc1_weight.plain());
+    call.state.quantizers->input(1).calibrate(call.hidden.fc2_input.operand.plain());
+    call.state.quantizers->weight(1).calibrate(call.fc2_weight.plain());
   }
   const at::Tensor bias =
       spec_.return_bias ? at::Tensor() : as_dtype(concatenate(call.fc2.biases), call.dtype);
-  at::Tensor output = fprop(call.hidden.fc2_input, call.fc2_weight, bias, call.dtype);
+  at::Tensor output = fprop(call.hidden.fc2_input.operand, call.fc2_weight, bias, call.dtype);
   output = call.input.dim() == 2 ? output : output.view(call.input.sizes());
   if (call.needs_node) {
     record(call, output);
@@ -384,15 +420,20 @@ void NormMLPStep::record(Call& call, const at::Tensor& output) {
   if (!spec_.return_bias) {
     node->fc2_bias = concatenate(call.fc2.biases);
   }
-  const bool needs_norm = call.input.requires_grad() || call.norm.requires_grad();
-  const bool needs_fc1 = needs_norm || call.fc1.weight_requires_grad || call.fc1.bias_requires_grad;
+  const bool needs_norm = call.needs_fc1_dgrad();
+  const bool needs_fc1 = call.needs_fc2_dgrad();
   if (needs_norm || spec_.recomputes) {
     node->norm_saved.save(call.source, call.norm, call.hidden.norm);
   }
   node->norm_saved.has_beta = call.norm.beta.defined();
-  node->fc1_saved.save_weight(call.fc1_weight, call.fc1, needs_norm || spec_.recomputes,
-                              call.dtype);
-  node->fc2_saved.save_weight(call.fc2_weight, call.fc2, needs_fc1, call.dtype);
+  const bool is_read_alike = !call.state.is_quantized || (call.state.quantizes_backward() &&
+                                                          !call.fc1_weight.columnwise.is_defined());
+  node->fc1_saved.save_weight(call.state, call.fc1_weight, call.fc1,
+                              needs_norm || (spec_.recomputes && is_read_alike), call.dtype);
+  if (spec_.recomputes && !is_read_alike) {
+    node->fc1_forward_weight.save(call.fc1_weight.rowwise_alone());
+  }
+  node->fc2_saved.save_weight(call.state, call.fc2_weight, call.fc2, needs_fc1, call.dtype);
   attach_output(output, node);
   if (spec_.return_layernorm_output) {
     attach_output(call.hidden.norm.output, node);
@@ -406,16 +447,19 @@ void NormMLPStep::record(Call& call, const at::Tensor& output) {
     return;
   }
   if (call.fc1.weight_requires_grad) {
-    const bool is_output = spec_.return_layernorm_output && !call.state.is_quantized;
-    node->fc1_saved.input.save(
-        is_output ? Operand::high_precision(call.hidden.norm.output) : call.hidden.fc1_input,
-        is_output);
+    if (spec_.return_layernorm_output && !call.state.is_quantized) {
+      node->fc1_saved.input.save(Operand::high_precision(call.hidden.norm.output),
+                                 /*is_output=*/true);
+    } else {
+      node->fc1_saved.save_input(call.state, call.hidden.fc1_input, call.hidden.norm.output, false);
+    }
   }
   if (needs_fc1) {
     node->fc1_output = SavedVariable(call.hidden.fc1_output, false);
   }
   if (call.fc2.weight_requires_grad) {
-    node->fc2_saved.input.save(call.hidden.fc2_input);
+    node->fc2_saved.save_input(call.state, call.hidden.fc2_input.operand,
+                               call.hidden.fc2_input.output, false);
   }
 }
 

@@ -71,14 +71,9 @@ NormResult norm_forward(const NormSpec& spec, const at::Tensor& input,
       args.mean = data_of(result.mean);
     }
   }
-  bool is_fused = false;
-  Quantizer::Destination destination;
-  if (request.quantizer != nullptr) {
-    result.quantized = request.quantizer->make_operand(input.sizes(), input);
-    destination = {
-        .data = result.quantized.data, .transpose = {}, .scale_inv = result.quantized.scale_inv};
-    is_fused = request.quantizer->fused_output(destination, &args.quantized);
-  }
+  const bool is_fused = request.quantizer != nullptr &&
+                        request.quantizer->prepare_fused(input.sizes(), input, request.usages,
+                                                         &result.quantized, &args.quantized);
   if (request.wants_output || !is_fused) {
     result.output = new_tensor(input.sizes(), request.dtype, input);
     args.output = norm_view(spec, result.output);
@@ -88,7 +83,7 @@ NormResult norm_forward(const NormSpec& spec, const at::Tensor& input,
   }
   transformer_engine::norm_forward(args, context_for(input));
   if (request.quantizer != nullptr && !is_fused) {
-    request.quantizer->update(result.output, destination);
+    result.quantized = request.quantizer->quantize(result.output, request.usages);
   }
   return result;
 }

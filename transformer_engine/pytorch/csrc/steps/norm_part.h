@@ -49,6 +49,7 @@ struct NormRequest {
   bool wants_output = true;
   bool wants_statistics = true;
   Quantizer* quantizer = nullptr;  // quantize the output, in the same pass where the format can
+  Usages usages = {};              // of the quantized output
 };
 
 // input: [rows, hidden] contiguous.

@@ -21,46 +21,85 @@ inline at::Tensor unpack_saved(const torch::autograd::SavedVariable& saved,
   return node == nullptr ? saved.unpack() : saved.unpack(node->getptr());
 }
 
-// An operand kept for backward through autograd's own saved variables, so that saved-tensor hooks,
+// One copy of an operand, kept through autograd's own saved variables, so that saved-tensor hooks,
 // version checks and retain_graph act on it as on any tensor.
-class SavedOperand {
+class SavedCopy {
  public:
-  // `is_output`: the tensor is an output of the saving node.
-  void save(const Operand& operand, bool is_output = false) {
-    data_ = torch::autograd::SavedVariable(operand.data, is_output);
-    if (operand.is_quantized()) {
-      scale_inv_ = torch::autograd::SavedVariable(operand.scale_inv, false);
+  void save(const OperandCopy& copy, bool is_output) {
+    if (!copy.is_defined()) {
+      return;
     }
-    dtype_ = operand.dtype;
+    data_ = torch::autograd::SavedVariable(copy.data, is_output);
+    has_scale_ = copy.scale_inv.defined();
+    if (has_scale_) {
+      scale_inv_ = torch::autograd::SavedVariable(copy.scale_inv, false);
+    }
+    has_amax_ = copy.amax.defined();
+    if (has_amax_) {
+      amax_ = torch::autograd::SavedVariable(copy.amax, false);
+    }
+    format_ = copy.format;
     is_saved_ = true;
-    is_quantized_ = operand.is_quantized();
   }
   bool is_saved() const { return is_saved_; }
 
-  Operand unpack(torch::autograd::Node* node) const {
-    if (!is_saved_) {
-      return {};
+  OperandCopy unpack(torch::autograd::Node* node) const {
+    OperandCopy copy;
+    if (is_saved_) {
+      copy.format = format_;
+      copy.data = unpack_saved(data_, node);
+      if (has_scale_) {
+        copy.scale_inv = unpack_saved(scale_inv_);
+      }
+      if (has_amax_) {
+        copy.amax = unpack_saved(amax_);
+      }
     }
-    Operand operand;
-    operand.data = unpack_saved(data_, node);
-    if (is_quantized_) {
-      operand.scale_inv = unpack_saved(scale_inv_);
-    }
-    operand.dtype = dtype_;
-    return operand;
+    return copy;
   }
 
   void reset() {
     data_.reset_data();
     scale_inv_.reset_data();
+    amax_.reset_data();
   }
 
  private:
-  torch::autograd::SavedVariable data_;
-  torch::autograd::SavedVariable scale_inv_;
-  DType dtype_ = DType::kFloat32;
+  torch::autograd::SavedVariable data_, scale_inv_, amax_;
+  CopyFormat format_;
   bool is_saved_ = false;
-  bool is_quantized_ = false;
+  bool has_scale_ = false;
+  bool has_amax_ = false;
+};
+
+// An operand kept for backward.
+class SavedOperand {
+ public:
+  // `is_output`: the (high-precision) tensor is an output of the saving node.
+  void save(const Operand& operand, bool is_output = false) {
+    rowwise_.save(operand.rowwise, is_output);
+    columnwise_.save(operand.columnwise, /*is_output=*/false);
+    sizes_ = operand.sizes;
+  }
+  bool is_saved() const { return rowwise_.is_saved() || columnwise_.is_saved(); }
+
+  // Undefined when nothing was saved.
+  Operand unpack(torch::autograd::Node* node) const {
+    Operand operand;
+    operand.rowwise = rowwise_.unpack(node);
+    operand.columnwise = columnwise_.unpack(node);
+    operand.sizes = sizes_;
+    return operand;
+  }
+
+  void reset() {
+    rowwise_.reset();
+    columnwise_.reset();
+  }
+
+ private:
+  SavedCopy rowwise_, columnwise_;
+  MatrixSizes sizes_;
 };
 
 }  // namespace transformer_engine::pytorch

@@ -16,6 +16,7 @@ from ...constants import DType, TE_DType
 from ...cpp_extensions import cast as tex
 from .quantized_storage import QuantizedTensorStorage
 
+_COPY_KIND = 1  # CopyKind::kTensor in csrc/operand.h
 _DEQUANTIZED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -237,14 +238,15 @@ class Float8TensorStorage(QuantizedTensorStorage):
         if rowwise_usage is False:
             self._data = None
 
-    def _native_operand(self) -> tuple[torch.Tensor | None, torch.Tensor, int]:
-        """What a native step multiplies: bytes (which it checks), scale_inv and DType number."""
-        data = self._data
-        if data is None and self._transpose is not None and not self._is_transpose_discarded:
-            data = self._transpose.t()
-            if data.numel() == self._shape.numel():
-                data = data.reshape(self._shape)
-        return data, self._scale_inv, int(self._fp8_dtype)
+    def _native_operand(self) -> tuple[Any, Any]:
+        """(rowwise, columnwise) as native steps read them; one copy serves all products."""
+
+        def copy_of(data: torch.Tensor | None) -> tuple[Any, ...]:
+            return data, self._scale_inv, None, _COPY_KIND, int(self._fp8_dtype), 0
+
+        if self._data is None and self._transpose is not None and not self._is_transpose_discarded:
+            return None, copy_of(self._transpose)
+        return copy_of(self._data), None
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
         """(rowwise bytes, transposed bytes)."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ...constants import TE_DType
 from .quantized_storage import QuantizedTensorStorage
 
 
@@ -74,6 +75,14 @@ class IdentityTensorStorage(QuantizedTensorStorage):
                 f"{type(self).__name__}.update_usage: a copy is demanded, but the values were "
                 "dropped. Quantize again."
             )
+
+    def _native_operand(self) -> tuple[Any, None]:
+        """(rowwise, columnwise) as native steps read them: plain values serve all products."""
+        data = self._hp_data
+        if data is None:
+            return None, None
+        plain = data if data.dtype in TE_DType else data.float()
+        return (plain, None, None, 0, int(TE_DType[plain.dtype]), 0), None
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
         """(the values,)."""
