@@ -5,6 +5,7 @@
 #include "core/candidate.h"
 #include "core/checks.h"
 #include "core/nvfp4_amax.h"
+#include "cpu/nvfp4.h"
 #include "cuda/entry_points.h"
 #include "numerics/nvfp4.h"
 #include "reference/nvfp4.h"
@@ -14,10 +15,12 @@ namespace transformer_engine {
 namespace {
 
 constexpr Candidate<Nvfp4AmaxProblem> kAmaxCandidates[] = {
+    {"cpu", &refuse_unless_cpu<Nvfp4AmaxProblem>, &cpu::compute_nvfp4_amax},
     cuda::kCandidate<Nvfp4AmaxProblem>,
     {"reference", &refuse_unless_cpu<Nvfp4AmaxProblem>, &reference::compute_nvfp4_amax},
 };
 constexpr Candidate<QuantizeNvfp4Args> kQuantizeCandidates[] = {
+    {"cpu", &refuse_unless_cpu<QuantizeNvfp4Args>, &cpu::quantize_nvfp4},
     cuda::kCandidate<QuantizeNvfp4Args>,
     {"reference", &refuse_unless_cpu<QuantizeNvfp4Args>, &reference::quantize_nvfp4},
 };

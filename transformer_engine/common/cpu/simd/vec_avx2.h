@@ -46,6 +46,7 @@ TE_INLINE Vi operator+(Vi a, Vi b) { return {_mm256_add_epi32(a.v, b.v)}; }
 TE_INLINE Vi operator-(Vi a, Vi b) { return {_mm256_sub_epi32(a.v, b.v)}; }
 TE_INLINE Vi operator&(Vi a, Vi b) { return {_mm256_and_si256(a.v, b.v)}; }
 TE_INLINE Vi operator|(Vi a, Vi b) { return {_mm256_or_si256(a.v, b.v)}; }
+TE_INLINE Vi operator^(Vi a, Vi b) { return {_mm256_xor_si256(a.v, b.v)}; }
 template <int kBits>
 TE_INLINE Vi shift_left(Vi a) {
   return {_mm256_slli_epi32(a.v, kBits)};

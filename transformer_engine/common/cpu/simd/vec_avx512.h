@@ -48,6 +48,7 @@ TE_INLINE Vi operator+(Vi a, Vi b) { return {_mm512_add_epi32(a.v, b.v)}; }
 TE_INLINE Vi operator-(Vi a, Vi b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 TE_INLINE Vi operator&(Vi a, Vi b) { return {_mm512_and_si512(a.v, b.v)}; }
 TE_INLINE Vi operator|(Vi a, Vi b) { return {_mm512_or_si512(a.v, b.v)}; }
+TE_INLINE Vi operator^(Vi a, Vi b) { return {_mm512_xor_si512(a.v, b.v)}; }
 template <int kBits>
 TE_INLINE Vi shift_left(Vi a) {
   return {_mm512_slli_epi32(a.v, kBits)};

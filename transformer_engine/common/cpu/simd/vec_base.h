@@ -39,6 +39,7 @@ TE_INLINE Vi operator-(Vi a, Vi b) {
 }
 TE_INLINE Vi operator&(Vi a, Vi b) { return {a.v & b.v}; }
 TE_INLINE Vi operator|(Vi a, Vi b) { return {a.v | b.v}; }
+TE_INLINE Vi operator^(Vi a, Vi b) { return {a.v ^ b.v}; }
 template <int kBits>
 TE_INLINE Vi shift_left(Vi a) {
   return {reinterpret_cast<Int4>(reinterpret_cast<Uint4>(a.v) << kBits)};
