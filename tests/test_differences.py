@@ -663,11 +663,9 @@ for _name, _recipe in (
     )
 refuses(
     "other-quantizers",
-    lambda: te.MXFP8Quantizer(te.DType.kFloat8E4M3),
     block_quantizer,
     lambda: te.NVFP4Quantizer(),
     lambda: te.HybridQuantizer(rowwise_quantizer=None, columnwise_quantizer=None),
-    lambda: te.MXFP8Tensor(),
     lambda: te.NVFP4Tensor(),
     lambda: te.Float8BlockwiseQTensor(),
     lambda: te.HybridQuantizedTensor(),

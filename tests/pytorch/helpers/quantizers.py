@@ -11,6 +11,7 @@ from transformer_engine.pytorch.tensor import (
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
     IdentityQuantizer,
+    MXFP8Quantizer,
 )
 
 from .formats import E4M3, E5M2, FloatFormat, decode_table, encode_reference
@@ -32,12 +33,21 @@ def current_quantizer(
     return Float8CurrentScalingQuantizer(fp8_dtype, "cpu", **settings)
 
 
+def mxfp8_quantizer(
+    fp8_dtype: DType = DType.kFloat8E4M3, tiles: bool = False, **usages: bool
+) -> MXFP8Quantizer:
+    """MXFP8, in square tiles or not."""
+    return MXFP8Quantizer(fp8_dtype, with_2d_quantization=tiles, **usages)
+
+
 # Name -> function of usages (rowwise=, columnwise=) giving a quantizer of each format there is.
 ALL_QUANTIZERS: dict[str, Any] = {
     "delayed": delayed_quantizer,
     "current": current_quantizer,
     "identity": IdentityQuantizer,
+    "mxfp8": mxfp8_quantizer,
 }
+BLOCK_QUANTIZERS: dict[str, Any] = {name: ALL_QUANTIZERS[name] for name in ("mxfp8",)}
 FLOAT8_QUANTIZERS: dict[str, Any] = {name: ALL_QUANTIZERS[name] for name in ("delayed", "current")}
 USAGES = {
     "rowwise": {"rowwise": True, "columnwise": False},

@@ -12,13 +12,8 @@ from torch.distributed import ProcessGroup
 
 from ..constants import DType
 from ..cpp_extensions import cast as tex
-from .float8_quantizer import (
-    FP8_MAX,
-    Float8QuantizerBase,
-    check_fp8_dtype,
-    core_setting,
-    tensor_from_data,
-)
+from .core_quantizer import FP8_MAX, check_fp8_dtype, core_setting
+from .float8_quantizer import Float8QuantizerBase, tensor_from_data
 from .quantizer import register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
 

@@ -9,7 +9,7 @@ Rule: q = saturating round-to-nearest-even cast of x * scale; +-Inf and what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -19,32 +19,11 @@ from transformer_engine.common.recipe import Recipe
 from ..arguments import check_flag, check_tensor
 from ..constants import DType
 from ..cpp_extensions import cast as tex
-from .quantizer import Quantizer, as_quantizable, register_core
+from .core_quantizer import CoreQuantizer, check_destination, check_fp8_dtype
+from .quantizer import as_quantizable, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage, count_write
 
 _Float8QuantizerT = TypeVar("_Float8QuantizerT", bound="Float8QuantizerBase")
-FP8_MAX = {DType.kFloat8E4M3: 448.0, DType.kFloat8E5M2: 57344.0}
-
-
-def check_fp8_dtype(owner: str, fp8_dtype: Any) -> DType:
-    dtype = DType.cast(fp8_dtype)
-    if dtype not in FP8_MAX:
-        raise ValueError(
-            f"{owner}: fp8_dtype is {dtype.name}; kFloat8E4M3 or kFloat8E5M2 is required."
-        )
-    return dtype
-
-
-def core_setting(name: str, convert: Callable[[Any], Any], text: str) -> Any:
-    """A property that lives in the native object, which native steps read."""
-
-    def read(self: Float8QuantizerBase) -> Any:
-        return convert(getattr(self._core, name))
-
-    def write(self: Float8QuantizerBase, value: Any) -> None:
-        setattr(self._core, name, convert(value))
-
-    return property(read, write, doc=text)
 
 
 def _core_tensor(name: str) -> Any:
@@ -70,46 +49,14 @@ def _check_scale(scale: torch.Tensor) -> None:
         )
 
 
-class Float8QuantizerBase(Quantizer):
-    """What both per-tensor quantizers share: settings in a native object, bytes and scale.
-
-    The native object (`_core`) is the one that native steps use: both sides see one state.
-    """
-
-    _core: Any
-
-    def __init__(self, core: Any, *, rowwise: bool, columnwise: bool) -> None:
-        self._core = core
-        super().__init__(rowwise=rowwise, columnwise=columnwise)
-
-    # The settings every quantizer has, kept in the native object.
-
-    rowwise_usage: bool = core_setting("rowwise_usage", bool, "Make the rowwise copy.")
-    columnwise_usage: bool = core_setting("columnwise_usage", bool, "Make the transpose.")
-    internal: bool = core_setting("internal", bool, "Give storages instead of tensors.")
-    optimize_for_gemm: bool = core_setting(
-        "optimize_for_gemm", bool, "Without effect: the layout suits the GEMM anyway."
-    )
-
-    @property
-    def dtype(self) -> DType:
-        """kFloat8E4M3 or kFloat8E5M2."""
-        return DType(self._core.fp8_dtype)
-
-    @dtype.setter
-    def dtype(self, value: DType) -> None:
-        self._core.fp8_dtype = int(check_fp8_dtype(type(self).__name__, value))
-
-    def _copy_settings_to(self, other: Float8QuantizerBase) -> None:
-        other.internal = self.internal
-        other.optimize_for_gemm = self.optimize_for_gemm
+class Float8QuantizerBase(CoreQuantizer):
+    """What both per-tensor quantizers share: bytes and one scale."""
 
     def supports_only_rowwise_all_gather(self) -> bool:
         return True
 
     def fits_recipe(self, recipe: Recipe) -> bool:
-        """Whether parameters of this format work under a recipe: every per-tensor FP8 one."""
-        return recipe.float8_per_tensor_scaling()
+        return recipe.float8_per_tensor_scaling() or super().fits_recipe(recipe)
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
         """Shape of the scale of a tensor of some shape: always one element."""
@@ -169,13 +116,6 @@ class Float8QuantizerBase(Quantizer):
             dtype=dtype,
             requires_grad=requires_grad,
         )
-
-    def _check_usages(self, method: str) -> None:
-        if not (self.rowwise_usage or self.columnwise_usage):
-            raise ValueError(
-                f"{type(self).__name__}.{method}: rowwise and columnwise usage are both off, so "
-                "there is nothing to make. Turn one on with set_usage."
-            )
 
     def _make_empty(
         self, shape: torch.Size, dtype: torch.dtype, requires_grad: bool, options: dict[str, Any]
@@ -266,13 +206,7 @@ class Float8QuantizerBase(Quantizer):
             FP8 format, or one in which several elements share a byte.
         """
         owner = f"{type(self).__name__}.update_quantized"
-        if not isinstance(dst, Float8TensorStorage):
-            raise TypeError(f"{owner}: dst is a {type(dst).__name__}; a Float8Tensor is required.")
-        if src.shape != dst.size():
-            raise ValueError(
-                f"{owner}: src has shape {tuple(src.shape)}; the shape of dst, "
-                f"{tuple(dst.size())}, is required."
-            )
+        check_destination(owner, src, dst, Float8TensorStorage)
         if noop_flag is not None and noop_flag.item() != 0:
             return dst
         source = as_quantizable(owner, src).to(dst.device)

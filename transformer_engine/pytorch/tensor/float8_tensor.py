@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.overrides import enable_reentrant_dispatch
 
 from ..constants import DType
 from .float8_current_scaling import Float8CurrentScalingQuantizer
 from .float8_quantizer import Float8Quantizer
-from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten
+from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten, view_bytes
 from .quantizer import NOMINAL_DTYPES, Quantizer
 from .storage.float8_tensor_storage import Float8TensorStorage, count_write
 
@@ -198,12 +197,6 @@ def _around(
     return result
 
 
-def _view_bytes(func: Any, data: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """A view that shares the write count: below autograd, where handlers run, views do not."""
-    with enable_reentrant_dispatch():
-        return func(data, *args, **kwargs)
-
-
 def _matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return (math.prod(shape[:-1]), shape[-1]) if len(shape) else (1, 1)
 
@@ -216,7 +209,7 @@ def _whole_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             f"{type(tensor).__name__}.view: the tensor holds only its transpose, whose bytes are "
             "in another order. Dequantize first."
         )
-    data = _view_bytes(func, tensor._data, *args[1:], **kwargs)
+    data = view_bytes(func, tensor._data, *args[1:], **kwargs)
     keeps_matrix = _matrix_shape(data.shape) == _matrix_shape(tensor.shape)
     return _around(tensor, data, tensor._transpose if keeps_matrix else None, data.shape)
 
@@ -228,7 +221,7 @@ def _part_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if whole is None:
         return NotImplemented
     data: Any = tensor._data if tensor._data is not None else whole._data
-    result = _view_bytes(func, data, *args[1:], **kwargs)
+    result = view_bytes(func, data, *args[1:], **kwargs)
 
     def wrap(part: torch.Tensor) -> Float8Tensor:
         is_same = part.shape == tensor.shape and part.stride() == data.stride()
@@ -251,8 +244,8 @@ def _as_whole(tensor: Float8Tensor) -> Float8TensorStorage | None:
         if tensor._transpose is None:
             return None
         # Splitting the rows into the leading axes is a view whatever their stride.
-        rows = _view_bytes(aten.t.default, tensor._transpose)
-        data = _view_bytes(aten.view.default, rows, tensor.shape)
+        rows = view_bytes(aten.t.default, tensor._transpose)
+        data = view_bytes(aten.view.default, rows, tensor.shape)
     return Float8TensorStorage(
         data=data,
         fp8_scale_inv=tensor._scale_inv,

@@ -1,23 +1,228 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""FP8 with an E8M0 scale for every 32 elements. Not part of this version."""
+"""MXFP8: FP8 with a power of two (E8M0) for every 32 elements.
 
-from .quantized_tensor import QuantizedTensor
-from .quantizer import Quantizer
-from .storage.quantized_storage import QuantizedTensorStorage
-from .unavailable import unavailable
+Rule, per block of 32 along K (rowwise copy) or M (columnwise copy): the scale is the smallest power
+of two that is at least amax / fp8_max, 2^(code - 127) of a code in 0..254; q = saturating
+round-to-nearest-even cast of x / scale.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, ClassVar
+
+import torch
+
+from transformer_engine.common.recipe import Recipe
+
+from ..arguments import check_flag
+from ..constants import MXFP8_BLOCK_SCALING_SIZE, DType
+from ..cpp_extensions import cast as tex
+from .block_quantizer import BlockScaledQuantizer
+from .block_scaled_tensor import BlockScaledTensor, shape_of_view, view_handlers
+from .core_quantizer import check_fp8_dtype
+from .quantized_tensor import aten, view_bytes
+from .quantizer import register_core
+from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy, copy_layout, matrix_shape
+from .storage.mxfp8_tensor_storage import MXFP8TensorStorage
+
+__all__ = ["MXFP8Quantizer", "MXFP8Tensor", "MXFP8TensorStorage"]
+
+# Rows of which scales need no padding, in both directions: a part of so many shares its scales.
+_ROWS_WITHOUT_PADDING = 128
 
 
-@unavailable
-class MXFP8Quantizer(Quantizer):
-    """Quantizer of the format. Not part of this version."""
+class MXFP8Quantizer(BlockScaledQuantizer):
+    """Quantizer of MXFP8.
+
+    Parameters
+    ----------
+    fp8_dtype : DType
+        kFloat8E4M3 or kFloat8E5M2.
+    rowwise, columnwise : bool, default True
+        Which copies to make.
+    with_2d_quantization : bool, default False
+        The blocks of a 32 x 32 tile share a scale, so that both copies have the same values.
+    """
+
+    _setting_names: ClassVar[tuple[str, ...]] = ("fp8_dtype", "with_2d_quantization")
+    _storage_class: ClassVar[type[BlockScaledTensorStorage]] = MXFP8TensorStorage
+
+    def __init__(
+        self,
+        fp8_dtype: DType,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_2d_quantization: bool = False,
+    ) -> None:
+        owner = type(self).__name__
+        settings = {
+            "fp8_dtype": check_fp8_dtype(owner, fp8_dtype),
+            "with_2d_quantization": check_flag(owner, "with_2d_quantization", with_2d_quantization),
+        }
+        super().__init__(settings, rowwise=rowwise, columnwise=columnwise)
+
+    @staticmethod
+    def _make_core(settings: dict[str, Any], rowwise: bool, columnwise: bool) -> Any:
+        return tex.MXFP8QuantizerCore(
+            int(settings["fp8_dtype"]), rowwise, columnwise, settings["with_2d_quantization"]
+        )
+
+    @property
+    def with_2d_quantization(self) -> bool:
+        """Whether the blocks of a 32 x 32 tile share a scale."""
+        return bool(self._core.with_2d_quantization)
+
+    @classmethod
+    def from_core(cls, core: Any) -> MXFP8Quantizer:
+        return cls(
+            DType(core.fp8_dtype),
+            rowwise=core.rowwise_usage,
+            columnwise=core.columnwise_usage,
+            with_2d_quantization=core.with_2d_quantization,
+        )
+
+    def is_requantization_safe(self) -> bool:
+        return True
+
+    def fits_recipe(self, recipe: Recipe) -> bool:
+        return recipe.mxfp8() or super().fits_recipe(recipe)
+
+    def get_columnwise_shape(self, shape: Any) -> tuple[int, ...]:
+        """Shape of the columnwise data of a tensor of some shape: the same."""
+        return tuple(shape)
+
+    def create_tensor_from_data(
+        self,
+        data: torch.Tensor,
+        scale_inv: torch.Tensor,
+        fake_dtype: torch.dtype,
+        fp8_dtype: DType = DType.kFloat8E4M3,
+    ) -> Any:
+        """A tensor around an existing rowwise copy; see `MXFP8TensorStorage` for its form.
+
+        Parameters
+        ----------
+        data, scale_inv : torch.Tensor
+            uint8, referred to.
+        fake_dtype : torch.dtype
+            Nominal dtype.
+        fp8_dtype : DType, default kFloat8E4M3
+            Type of the elements.
+        """
+        maker = self.copy()
+        maker.dtype = fp8_dtype
+        rowwise: Copy = (data, scale_inv, None, *maker._core.copy_format(False))
+        return maker.wrap_copies(rowwise, None, shape=data.shape, dtype=fake_dtype)
 
 
-@unavailable
-class MXFP8TensorStorage(QuantizedTensorStorage):
-    """Storage of the format. Not part of this version."""
+class MXFP8Tensor(BlockScaledTensor, MXFP8TensorStorage):  # type: ignore[misc]
+    """A tensor held as MXFP8; its keywords are those of `BlockScaledTensor` and the storage."""
+
+    def _keeps_blocks(self, shape: torch.Size) -> bool:
+        return len(shape) > 0 and shape[-1] == (self.shape or (1,))[-1]
+
+    def reshape(self, *args: Any) -> Any:
+        """`torch.Tensor.reshape` with the last axis unchanged.
+
+        Raises
+        ------
+        RuntimeError
+            For another last axis.
+        """
+        shape = self._shape_after(args)
+        if not self._keeps_blocks(shape):
+            raise RuntimeError(
+                f"{type(self).__name__}.reshape: shape is {tuple(shape)}, the tensor's "
+                f"{tuple(self.shape)}; the last axis must stay. Dequantize first."
+            )
+        return self._viewed(shape)
 
 
-@unavailable
-class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
-    """Tensor of the format. Not part of this version."""
+MXFP8TensorStorage.tensor_class = MXFP8Tensor
+register_core(tex.MXFP8QuantizerCore, MXFP8Quantizer)
+
+
+# --- torch operations: (tensor, func, args, kwargs) -> result ---
+
+
+def _view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    shape = shape_of_view(tensor, func, args)
+    if len(shape) < 2 or not tensor._keeps_blocks(shape):
+        raise ValueError(
+            f"{type(tensor).__name__}.view: shape is {tuple(shape)}, the tensor's "
+            f"{tuple(tensor.shape)}; two axes or more and the last one unchanged are required. "
+            "Dequantize first."
+        )
+    return tensor._shared(shape, is_dispatched=True)
+
+
+def _split(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Equal parts of whole blocks along axis 0 stay MXFP8."""
+    size = args[1]
+    axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    length = tensor.shape[0] if tensor.dim() else 0
+    rows = math.prod(tensor.shape[1:-1])
+    is_whole = axis in (0, -tensor.dim()) and size > 0 and length % size == 0
+    if not is_whole or tensor.dim() < 2 or size * rows % MXFP8_BLOCK_SCALING_SIZE:
+        return NotImplemented
+    tensor._check_scales_readable("split")
+    is_shared = size * rows % _ROWS_WITHOUT_PADDING == 0 or size == length
+    if not is_shared:
+        warnings.warn(
+            f"{type(tensor).__name__}.split: parts have {size * rows} rows; parts of a multiple of "
+            f"{_ROWS_WITHOUT_PADDING} share the data. These are copies: writes to them do not "
+            "reach the tensor.",
+            stacklevel=3,
+        )
+    return [_part(tensor, i * size, size, is_shared) for i in range(length // size)]
+
+
+def _part(tensor: Any, start: int, length: int, is_shared: bool) -> Any:
+    """[start : start + length] of axis 0, whole blocks."""
+    shape = (length, *tensor.shape[1:])
+    first, rows = (matrix_shape((n, *tensor.shape[1:]))[0] for n in (start, length))
+    fields: dict[str, Any] = {}
+    for name, columnwise in (("rowwise", False), ("columnwise", True)):
+        held = tensor._copy(columnwise)
+        if held is None:
+            continue
+        per_scale = MXFP8_BLOCK_SCALING_SIZE if columnwise else 1
+        data = view_bytes(aten.slice.Tensor, held[0], 0, start, start + length)
+        begin, end = first // per_scale, (first + rows) // per_scale
+        own = view_bytes(aten.slice.Tensor, held[1], 0, begin, end)
+        if not is_shared:
+            layout = copy_layout(held[3:], columnwise, shape)
+            data, padded = data.clone(), own.new_zeros(layout["scales"])
+            padded[: own.shape[0]] = own
+            own = padded
+        fields[f"{name}_data"], fields[f"{name}_scale_inv"] = data, own
+    return type(tensor).make_like(tensor, shape=shape, **fields)
+
+
+def _new_zeros(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Zeros of whole blocks stay MXFP8."""
+    shape = tuple(args[1])
+    is_whole = len(shape) == 2 and all(n % MXFP8_BLOCK_SCALING_SIZE == 0 for n in shape)
+    dtype = kwargs.get("dtype") or tensor.dtype
+    if not is_whole or dtype != tensor.dtype:
+        return NotImplemented
+    fields: dict[str, Any] = {}
+    for name, columnwise in (("rowwise", False), ("columnwise", True)):
+        held = tensor._copy(columnwise)
+        if held is not None:
+            options = {"dtype": torch.uint8, "device": kwargs.get("device") or tensor.device}
+            layout = copy_layout(held[3:], columnwise, shape)
+            fields[f"{name}_data"] = torch.zeros(shape, **options)
+            fields[f"{name}_scale_inv"] = torch.zeros(layout["scales"], **options)
+    return type(tensor).make_like(tensor, shape=shape, with_gemm_swizzled_scales=False, **fields)
+
+
+MXFP8Tensor._handlers = {
+    **view_handlers(_view),
+    aten.split.Tensor: _split,
+    aten.new_zeros.default: _new_zeros,
+}

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
+from torch.overrides import enable_reentrant_dispatch
 from torch.utils._pytree import tree_map
 
 from .quantizer import HIGH_PRECISION_DTYPES, NOMINAL_DTYPES, Quantizer
@@ -39,6 +40,13 @@ PART_VIEWS = (
     *(aten.t.default, aten.transpose.int, aten.permute.default, aten.expand.default),
     *(aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
 )
+
+
+def view_bytes(func: Any, data: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A view that shares the write count: below autograd, where handlers run, views do not."""
+    with enable_reentrant_dispatch():
+        return func(data, *args, **kwargs)
+
 
 # Custom operators that take quantized tensors as they are.
 _pass_through_ops: set[Any] = set()

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from transformer_engine.common.recipe import Recipe
+
 from ..arguments import check_flag, check_int
 from ..cpp_extensions import cast as tex
 from .storage.quantized_storage import QuantizedTensorStorage
@@ -271,6 +273,10 @@ class Quantizer(abc.ABC):
     def is_requantization_safe(self) -> bool:
         """Whether quantizing the same values again gives the same result without side effects."""
         return False
+
+    def fits_recipe(self, recipe: Recipe) -> bool:
+        """Whether parameters of this format work under a recipe; any does under a custom one."""
+        return recipe.custom()
 
     def supports_only_rowwise_all_gather(self) -> bool:
         """Whether shards are gathered by their rowwise copies, the others being derived."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 import torch
 
 from ..constants import DType
+from .block_quantizer import _make_block_quantizer
+from .block_scaled_tensor import _make_block_scaled_tensor
 from .float8_current_scaling import (
     Float8CurrentScalingQuantizer,
     _make_current_scaling_quantizer,
@@ -18,6 +20,7 @@ from .identity_tensor import (
     IdentityTensor,
     _make_identity_tensor_in_reduce_ex,
 )
+from .mxfp8_tensor import MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage
 from .storage.float8_tensor_storage import Float8TensorStorage
 from .storage.identity_tensor_storage import IdentityTensorStorage
 
@@ -28,6 +31,8 @@ def register_safe_globals() -> None:
         [
             *(DType, Float8Quantizer, Float8CurrentScalingQuantizer, IdentityQuantizer),
             *(Float8TensorStorage, Float8Tensor, IdentityTensorStorage, IdentityTensor),
+            *(MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage),
+            *(_make_block_quantizer, _make_block_scaled_tensor),
             *(_make_float8_quantizer, _make_current_scaling_quantizer),
             *(_make_float8_tensor_in_reduce_ex, _make_identity_tensor_in_reduce_ex),
         ]

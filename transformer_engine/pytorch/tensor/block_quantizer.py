@@ -1,0 +1,220 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the quantizers of all formats with one scale per block share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+
+from ..arguments import check_flag
+from ..constants import DType
+from .core_quantizer import CoreQuantizer, check_destination
+from .quantizer import as_quantizable
+from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy, copy_layout
+from .storage.float8_tensor_storage import count_write
+
+_BlockQuantizerT = TypeVar("_BlockQuantizerT", bound="BlockScaledQuantizer")
+
+
+class BlockScaledQuantizer(CoreQuantizer):
+    """A quantizer around a native one that makes up to two copies, each with scales of its own.
+
+    Any size can be quantized: the last block of a row takes the elements that are left, and scales
+    are padded inside.
+    """
+
+    # Constructor keywords besides the usages; attributes have the same names.
+    _setting_names: ClassVar[tuple[str, ...]]
+    _storage_class: ClassVar[type[BlockScaledTensorStorage]]
+
+    def __init__(self, settings: dict[str, Any], *, rowwise: bool, columnwise: bool) -> None:
+        owner = type(self).__name__
+        usages = (
+            check_flag(owner, "rowwise", rowwise),
+            check_flag(owner, "columnwise", columnwise),
+        )
+        super().__init__(
+            self._make_core(settings, *usages), rowwise=usages[0], columnwise=usages[1]
+        )
+
+    @staticmethod
+    def _make_core(settings: dict[str, Any], rowwise: bool, columnwise: bool) -> Any:
+        """The native object for the settings."""
+        raise NotImplementedError
+
+    @property
+    def fp8_dtype(self) -> DType:
+        """`dtype`, under the name of the constructor's argument."""
+        return self.dtype
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._setting_names}
+
+    # --- copies and comparison ------------------------------------------------------------------
+
+    def copy(self: _BlockQuantizerT) -> _BlockQuantizerT:
+        """A quantizer of its own with the same settings."""
+        other: Any = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._core = self._make_core(self._settings(), self.rowwise_usage, self.columnwise_usage)
+        self._copy_settings_to(other)
+        return cast(_BlockQuantizerT, other)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        other = memo[id(self)] = self.copy()
+        return other
+
+    def __reduce__(self) -> Any:
+        usages = {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
+        settings = {name: _picklable(value) for name, value in self._settings().items()}
+        flags = (self.internal, self.optimize_for_gemm)
+        return (_make_block_quantizer, (type(self), {**settings, **usages}, flags))
+
+    def _value(self) -> tuple[Any, ...]:
+        usages = (self.rowwise_usage, self.columnwise_usage, self.internal, self.optimize_for_gemm)
+        return (type(self), *usages, *(_comparable(value) for value in self._settings().values()))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, BlockScaledQuantizer) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        try:
+            return hash(self._value())
+        except AttributeError:
+            # torch.compile hashes what it meets, also an object whose __init__ has not ended.
+            return object.__hash__(self)
+
+    # --- shapes ---------------------------------------------------------------------------------
+
+    def _layout(self, shape: Iterable[int], columnwise: bool) -> dict[str, Any]:
+        return copy_layout(self._core.copy_format(columnwise), columnwise, shape)
+
+    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
+        """Shape of the scales of one copy of a tensor of some shape, padding included."""
+        scales: tuple[int, ...] = self._layout(shape, columnwise)["scales"]
+        return scales
+
+    def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+        """Shape of the columnwise data of a tensor of some shape."""
+        data: tuple[int, ...] = self._layout(shape, columnwise=True)["data"]
+        return data
+
+    # --- making tensors -------------------------------------------------------------------------
+
+    def wrap_copies(
+        self,
+        rowwise: Copy | None,
+        columnwise: Copy | None,
+        *,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        requires_grad: bool = False,
+    ) -> Any:
+        cls = self._storage_class
+        fields = cls.keywords_of_copies(rowwise, columnwise)
+        if self.internal:
+            return cls(shape=shape, dtype=dtype, quantizer=self, **fields)
+        return cls.tensor_class(shape, dtype, quantizer=self, requires_grad=requires_grad, **fields)
+
+    def _make_empty(
+        self, shape: torch.Size, dtype: torch.dtype, requires_grad: bool, options: dict[str, Any]
+    ) -> Any:
+        self._check_usages("make_empty")
+        copies = self._core.make_empty(list(shape), torch.empty(0, device=options["device"]))
+        if options["pin_memory"]:
+            copies = tuple(_pinned(made) for made in copies)
+        return self.wrap_copies(*copies, shape=shape, dtype=dtype, requires_grad=requires_grad)
+
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+        """Quantize without autograd into new buffers; see `Quantizer.quantize`."""
+        self._check_usages("quantize")
+        source = as_quantizable(f"{type(self).__name__}.quantize", tensor)
+        return self.wrap_copies(*self._cast(source), shape=source.shape, dtype=tensor.dtype)
+
+    def _cast(self, source: torch.Tensor) -> tuple[Copy | None, Copy | None]:
+        copies: tuple[Copy | None, Copy | None] = self._core.quantize(source)
+        return copies
+
+    def _cast_into(
+        self, source: torch.Tensor, rowwise: Copy | None, columnwise: Copy | None
+    ) -> None:
+        self._core.update(source, rowwise, columnwise)
+
+    # --- overwriting tensors --------------------------------------------------------------------
+
+    def update_quantized(
+        self, src: torch.Tensor, dst: Any, *, noop_flag: torch.Tensor | None = None
+    ) -> Any:
+        """Overwrite data and scales of a tensor; see `Quantizer.update_quantized`.
+
+        All copies the tensor holds are written; those that only the quantizer makes are added.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `dst` is of another format, shape or block size.
+        """
+        owner = f"{type(self).__name__}.update_quantized"
+        check_destination(owner, src, dst, self._storage_class)
+        if noop_flag is not None and noop_flag.item() != 0:
+            return dst
+        dst._check_scales_readable("quantize_")
+        source = as_quantizable(owner, src).to(dst.device)
+        copies = [self._destination(dst, columnwise) for columnwise in (False, True)]
+        added = self._missing_copies(source, copies)
+        copies = [own or new for own, new in zip(copies, added, strict=True)]
+        self._cast_into(source, *copies)
+        dst._take_copies(*copies)
+        for buffer in dst._buffers().values():
+            count_write(buffer)
+        return dst
+
+    def _destination(self, dst: BlockScaledTensorStorage, columnwise: bool) -> Copy | None:
+        """A copy that a tensor holds, to be written in this quantizer's format."""
+        held = dst._copy(columnwise)
+        return None if held is None else (*held[:3], *self._core.copy_format(columnwise))
+
+    def _missing_copies(
+        self, source: torch.Tensor, held: list[Copy | None]
+    ) -> tuple[Copy | None, Copy | None]:
+        """New copies for what the usages ask for and is not held."""
+        wanted = (self.rowwise_usage, self.columnwise_usage)
+        missing = [w and h is None for w, h in zip(wanted, held, strict=True)]
+        if not any(missing):
+            return None, None
+        maker = self.copy()
+        maker.set_usage(rowwise=missing[0], columnwise=missing[1])
+        made: tuple[Copy | None, Copy | None] = maker._core.make_empty(list(source.shape), source)
+        return made
+
+
+def _pinned(made: Copy | None) -> Copy | None:
+    if made is None:
+        return None
+    buffers = [None if buffer is None else buffer.pin_memory() for buffer in made[:3]]
+    return (*buffers, *made[3:])  # type: ignore[return-value]
+
+
+def _picklable(value: Any) -> Any:
+    if isinstance(value, DType):
+        return int(value)
+    # Process groups cannot be pickled; a reduction is set up again by its owner.
+    return None if isinstance(value, torch.distributed.ProcessGroup) else value
+
+
+def _comparable(value: Any) -> Any:
+    return id(value) if isinstance(value, torch.distributed.ProcessGroup) else value
+
+
+def _make_block_quantizer(
+    cls: type[BlockScaledQuantizer], keywords: dict[str, Any], flags: tuple[bool, bool]
+) -> BlockScaledQuantizer:
+    """Rebuild a pickled quantizer. The name and place are part of the file format."""
+    quantizer = cls(**keywords)
+    quantizer.internal, quantizer.optimize_for_gemm = flags
+    return quantizer

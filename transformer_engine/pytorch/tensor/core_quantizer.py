@@ -1,0 +1,85 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizers whose settings live in a native object, which native steps read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..constants import DType
+from .quantizer import Quantizer
+
+FP8_MAX = {DType.kFloat8E4M3: 448.0, DType.kFloat8E5M2: 57344.0}
+
+
+def check_fp8_dtype(owner: str, fp8_dtype: Any) -> DType:
+    dtype = DType.cast(fp8_dtype)
+    if dtype not in FP8_MAX:
+        raise ValueError(
+            f"{owner}: fp8_dtype is {dtype.name}; kFloat8E4M3 or kFloat8E5M2 is required."
+        )
+    return dtype
+
+
+def check_destination(owner: str, src: torch.Tensor, dst: Any, storage_class: Any) -> None:
+    """Refuse to overwrite what is of another format or shape."""
+    if not isinstance(dst, storage_class):
+        name = storage_class.tensor_class.__name__
+        raise TypeError(f"{owner}: dst is a {type(dst).__name__}; a {name} is required.")
+    if src.shape != dst.size():
+        raise ValueError(
+            f"{owner}: src has shape {tuple(src.shape)}; the shape of dst, {tuple(dst.size())}, is "
+            "required."
+        )
+
+
+def core_setting(name: str, convert: Callable[[Any], Any], text: str) -> Any:
+    """A property that lives in the native object."""
+
+    def read(self: CoreQuantizer) -> Any:
+        return convert(getattr(self._core, name))
+
+    def write(self: CoreQuantizer, value: Any) -> None:
+        setattr(self._core, name, convert(value))
+
+    return property(read, write, doc=text)
+
+
+class CoreQuantizer(Quantizer):
+    """A quantizer around a native object (`_core`): Python and native steps see one state."""
+
+    _core: Any
+
+    def __init__(self, core: Any, *, rowwise: bool, columnwise: bool) -> None:
+        self._core = core
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+
+    rowwise_usage: bool = core_setting("rowwise_usage", bool, "Make the rowwise copy.")
+    columnwise_usage: bool = core_setting("columnwise_usage", bool, "Make the columnwise copy.")
+    internal: bool = core_setting("internal", bool, "Give storages instead of tensors.")
+    optimize_for_gemm: bool = core_setting(
+        "optimize_for_gemm", bool, "Without effect: the layout suits the GEMM anyway."
+    )
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements, such as kFloat8E4M3."""
+        return DType(self._core.fp8_dtype)
+
+    @dtype.setter
+    def dtype(self, value: DType) -> None:
+        self._core.fp8_dtype = int(check_fp8_dtype(type(self).__name__, value))
+
+    def _copy_settings_to(self, other: CoreQuantizer) -> None:
+        other.internal = self.internal
+        other.optimize_for_gemm = self.optimize_for_gemm
+
+    def _check_usages(self, method: str) -> None:
+        if not (self.rowwise_usage or self.columnwise_usage):
+            raise ValueError(
+                f"{type(self).__name__}.{method}: rowwise and columnwise usage are both off, so "
+                "there is nothing to make. Turn one on with set_usage."
+            )

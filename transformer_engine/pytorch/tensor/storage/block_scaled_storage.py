@@ -1,0 +1,302 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the storages of all formats with one scale per block share.
+
+With M the product of the leading axes and K the last axis, a tensor has up to two copies: one whose
+blocks lie along K (rowwise) and one whose blocks lie along M (columnwise). Each is a quantization
+of its own and has data, scales and perhaps an amax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from ...constants import TE_DType
+from ...cpp_extensions import cast as tex
+from .quantized_storage import QuantizedTensorStorage
+
+# A copy as native code gives and takes it: (data, scale_inv, amax, kind, dtype, flags).
+Copy = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, int, int, int]
+
+# Numbers of csrc/operand.h: CopyKind and CopyFormat::Flag.
+KIND_FP8_BLOCKS, KIND_FP8_TILES, KIND_MXFP8, KIND_NVFP4 = 2, 3, 4, 5
+FLAG_POWERS_OF_TWO, FLAG_SQUARE_TILES, FLAG_ROW_SCALED = 1, 2, 4
+FLAG_HADAMARD, FLAG_SCALES_TO_256 = 8, 16
+
+# Field -> constructor keyword of the buffers all these formats have.
+BLOCK_BUFFERS = {
+    "_rowwise_data": "rowwise_data",
+    "_rowwise_scale_inv": "rowwise_scale_inv",
+    "_columnwise_data": "columnwise_data",
+    "_columnwise_scale_inv": "columnwise_scale_inv",
+}
+_REQUIRED = object()
+
+
+class Setting(NamedTuple):
+    """A fact without which the buffers mean nothing.
+
+    `default` stands for what neither the constructor's caller nor the quantizer says; without one
+    the keyword is required.
+    """
+
+    keyword: str
+    convert: Callable[[Any], Any]
+    default: Any = _REQUIRED
+
+
+def matrix_shape(shape: Any) -> tuple[int, int]:
+    """(M, K) of a logical shape."""
+    sizes = tuple(shape)
+    return (math.prod(sizes[:-1]), sizes[-1]) if sizes else (1, 1)
+
+
+def copy_layout(copy_format: tuple[int, int, int], columnwise: bool, shape: Any) -> dict[str, Any]:
+    """Shapes of a copy's buffers for a logical shape: "data" as a matrix, "scales", "amax"."""
+    kind, dtype, flags = copy_format
+    rows, cols = matrix_shape(shape)
+    return tex.copy_layout(kind, dtype, flags, columnwise, rows, cols)
+
+
+class BlockScaledTensorStorage(QuantizedTensorStorage):
+    """Data and scales of one tensor.
+
+    Parameters
+    ----------
+    rowwise_data, rowwise_scale_inv, columnwise_data, columnwise_scale_inv : torch.Tensor, optional
+        Of a copy that is not held, both are None.
+    quantizer : Quantizer, optional
+        For in-place updates; kept as it is.
+    shape : sequence of int, optional
+        Logical shape; default that of the data.
+    dtype : torch.dtype, default torch.float32
+        Nominal dtype.
+    **settings
+        What the format needs to know besides.
+    """
+
+    # Field -> setting.
+    _settings: ClassVar[dict[str, Setting]] = {}
+    # Buffers that have the logical shape; the others are matrices.
+    _logical_buffers: ClassVar[tuple[str, ...]] = ()
+    # The tensor class with this storage's data; set by the module that defines it.
+    tensor_class: ClassVar[Any]
+
+    _rowwise_data: torch.Tensor | None
+    _rowwise_scale_inv: torch.Tensor | None
+    _columnwise_data: torch.Tensor | None
+    _columnwise_scale_inv: torch.Tensor | None
+
+    def __init__(
+        self,
+        *,
+        quantizer: Any = None,
+        shape: Any = None,
+        dtype: torch.dtype = torch.float32,
+        **fields: Any,
+    ) -> None:
+        self._init_fields(fields, quantizer)
+        self._shape = self._shape_of_buffers() if shape is None else torch.Size(shape)
+        self._dtype = dtype
+
+    def _init_fields(self, fields: dict[str, Any], quantizer: Any) -> None:
+        """Set buffers and settings from constructor keywords."""
+        self._quantizer = quantizer
+        given = dict(fields)
+        for name, keyword in self._buffer_keywords.items():
+            setattr(self, name, given.pop(keyword, None))
+        for name, setting in self._settings.items():
+            value = given.pop(setting.keyword, None)
+            if value is None:
+                value = getattr(quantizer, setting.keyword, setting.default)
+            if value is _REQUIRED:
+                raise TypeError(
+                    f"{type(self).__name__}: {setting.keyword} is missing; it is required."
+                )
+            setattr(self, name, setting.convert(value))
+        if given:
+            known = [*self._buffer_keywords.values()]
+            known += [setting.keyword for setting in self._settings.values()]
+            raise TypeError(
+                f"{type(self).__name__}: unknown keyword {next(iter(given))!r}; known are "
+                f"{', '.join(known)}, quantizer, shape and dtype."
+            )
+
+    def _shape_of_buffers(self) -> torch.Size:
+        """The logical shape as far as the data tells it."""
+        raise NotImplementedError
+
+    def _no_shape(self) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__}: rowwise_data, columnwise_data and shape are all None; one of "
+            "them is required to know the shape."
+        )
+
+    def __repr__(self) -> str:
+        settings = "".join(
+            f", {setting.keyword}={getattr(self, name)!s}"
+            for name, setting in self._settings.items()
+        )
+        shape, usages = tuple(self._shape), self.get_usages()
+        return f"{type(self).__name__}(shape={shape}{settings}, usages={usages})"
+
+    # --- copies ---------------------------------------------------------------------------------
+
+    def _copy_format(self, columnwise: bool) -> tuple[int, int, int]:
+        """(kind, dtype, flags) of a copy, the numbers of csrc/operand.h."""
+        raise NotImplementedError
+
+    @classmethod
+    def _settings_of_format(cls, copy_format: tuple[int, int, int]) -> dict[str, Any]:
+        """Constructor keywords of the settings that `_copy_format` stands for."""
+        raise NotImplementedError
+
+    @classmethod
+    def keywords_of_copies(cls, rowwise: Copy | None, columnwise: Copy | None) -> dict[str, Any]:
+        """Constructor keywords for copies as native code gives them."""
+        keywords = cls._settings_of_copies(rowwise, columnwise)
+        for prefix, copy in (("rowwise", rowwise), ("columnwise", columnwise)):
+            if copy is not None:
+                keywords[f"{prefix}_data"], keywords[f"{prefix}_scale_inv"] = copy[:2]
+        return keywords
+
+    @classmethod
+    def _settings_of_copies(cls, rowwise: Copy | None, columnwise: Copy | None) -> dict[str, Any]:
+        held = rowwise or columnwise
+        assert held is not None, "a copy is there"
+        return cls._settings_of_format(held[3:])
+
+    def _amax_of(self, columnwise: bool) -> torch.Tensor | None:
+        return None
+
+    def _copy(self, columnwise: bool) -> Copy | None:
+        """A copy as native code takes it; None if it is not held."""
+        data, scale_inv = (
+            (self._columnwise_data, self._columnwise_scale_inv)
+            if columnwise
+            else (self._rowwise_data, self._rowwise_scale_inv)
+        )
+        if data is None:
+            return None
+        return (data, scale_inv, self._amax_of(columnwise), *self._copy_format(columnwise))
+
+    def _set_copy(self, columnwise: bool, copy: Copy | None) -> None:
+        """Hold the buffers of a copy, or none."""
+        data, scale_inv = (None, None) if copy is None else copy[:2]
+        if columnwise:
+            self._columnwise_data, self._columnwise_scale_inv = data, scale_inv
+        else:
+            self._rowwise_data, self._rowwise_scale_inv = data, scale_inv
+
+    def _take_copies(self, rowwise: Copy | None, columnwise: Copy | None) -> None:
+        """Hold copies as native code gives them, and know what their formats say."""
+        fields = self._settings_of_copies(rowwise, columnwise)
+        for name, setting in self._settings.items():
+            if setting.keyword in fields:
+                setattr(self, name, setting.convert(fields[setting.keyword]))
+        for is_columnwise, copy in ((False, rowwise), (True, columnwise)):
+            if copy is not None:
+                self._set_copy(is_columnwise, copy)
+
+    def _check_scales_readable(self, method: str) -> None:
+        if getattr(self, "_with_gemm_swizzled_scales", False):
+            raise NotImplementedError(
+                f"{type(self).__name__}.{method}: with_gemm_swizzled_scales is True; scales in the "
+                "order of a GPU's GEMM are not readable here. Quantize with optimize_for_gemm off."
+            )
+
+    def _native_operand(self) -> tuple[Copy | None, Copy | None]:
+        """(rowwise, columnwise) as native steps read them."""
+        self._check_scales_readable("_native_operand")
+        return self._copy(columnwise=False), self._copy(columnwise=True)
+
+    def get_usages(self) -> dict[str, bool]:
+        return {
+            "rowwise": self._rowwise_data is not None,
+            "columnwise": self._columnwise_data is not None,
+        }
+
+    def _wanted_usages(
+        self, rowwise_usage: bool | None, columnwise_usage: bool | None
+    ) -> tuple[bool, bool]:
+        """What `update_usage` asks for, None standing for the present state."""
+        held = self.get_usages()
+        return (
+            held["rowwise"] if rowwise_usage is None else bool(rowwise_usage),
+            held["columnwise"] if columnwise_usage is None else bool(columnwise_usage),
+        )
+
+    def _missing_usage(self, name: str, remedy: str = "Quantize again.") -> str:
+        return (
+            f"{type(self).__name__}.update_usage: {name}_usage is True, but there is no {name} "
+            f"copy, and it is not made from the other one. {remedy}"
+        )
+
+    def _drop_unwanted(self, rowwise: bool, columnwise: bool) -> None:
+        if not rowwise:
+            self._set_copy(False, None)
+        if not columnwise:
+            self._set_copy(True, None)
+
+    def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
+        """(rowwise data, columnwise data)."""
+        return self._rowwise_data, self._columnwise_data
+
+    def get_metadata(self) -> dict[str, Any]:
+        metadata = {keyword: getattr(self, name) for name, keyword in self._buffer_keywords.items()}
+        metadata.update(
+            {setting.keyword: getattr(self, name) for name, setting in self._settings.items()}
+        )
+        metadata.update(quantizer=self._quantizer, shape=self._shape, dtype=self._dtype)
+        return metadata
+
+    def _is_same_format(self, other: BlockScaledTensorStorage) -> bool:
+        return all(getattr(self, name) == getattr(other, name) for name in self._settings)
+
+    def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
+        """Copy the buffers; the settings of both must agree.
+
+        Raises
+        ------
+        ValueError
+            If they do not; see the base class for more.
+        """
+        if isinstance(src, BlockScaledTensorStorage) and type(src)._settings is self._settings:
+            for name, setting in self._settings.items():
+                own, other = getattr(self, name), getattr(src, name)
+                if own != other:
+                    raise ValueError(
+                        f"{type(self).__name__}.copy_from_storage: src has {setting.keyword} "
+                        f"{other!s}; {own!s} is required. Use quantize_ to convert."
+                    )
+        super().copy_from_storage(src)
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def _dequantize_impl(self, dtype: torch.dtype) -> torch.Tensor:
+        rowwise, columnwise = self._native_operand()
+        if rowwise is None and columnwise is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.dequantize: the tensor holds no data; it was moved out or "
+                "dropped."
+            )
+        kernel_dtype = torch.float32 if dtype == torch.float64 else dtype
+        if kernel_dtype not in TE_DType:
+            kernel_dtype = torch.float32
+        sizes = list(self._shape)
+        values = tex.dequantize_copies(sizes, rowwise, columnwise, int(TE_DType[kernel_dtype]))
+        return values.to(dtype)
+
+    def dequantize(self, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A plain tensor of the values, exact up to one rounding to its dtype.
+
+        Parameters
+        ----------
+        dtype : torch.dtype, optional
+            Default the nominal dtype.
+        """
+        return self._dequantize_impl(dtype or self._dtype)
