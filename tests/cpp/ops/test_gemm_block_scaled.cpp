@@ -157,74 +157,106 @@ TEST(GemmBlockScaled, WholeNumbersAreExactAcrossBlocksAndParts) {
   }
 }
 
-// FP32 value of an element: exact but beyond FP32's range, and below 2^-126, where it may be 0.
-bool is_element(float actual, double exact) {
-  const auto expected = static_cast<float>(exact);
-  if (std::isnan(exact)) {
-    return std::isnan(actual);
+// `rows` rows (k = 1) of A or of B, times a power of two: each element comes out alone.
+class SingleElements {
+ public:
+  SingleElements(const OperandKind& kind, int64_t rows, bool is_transposed, bool is_b)
+      : rows_(rows),
+        is_transposed_(is_transposed),
+        is_b_(is_b),
+        problem_(spec(), is_b ? one() : kind, is_b ? kind : one(), 1) {
+    elements().set_amax(6.0F * kind.e4m3_max);
   }
-  return actual == expected || (std::abs(exact) < 0x1p-126 && actual == 0.0F);
-}
+  te::testing::BlockOperand& elements() { return is_b_ ? problem_.b : problem_.a; }
+  int64_t stored_row(int64_t row) const { return is_transposed_ ? 0 : row; }
+  int64_t stored_col(int64_t row) const { return is_transposed_ ? row : 0; }
 
-// Every code under every scale, times 1, k = 1: the value itself.
+  // exact(row) in FP64. Beyond FP32's range an element is infinite, also where its product would be
+  // in range again; below 2^-126 it may count as 0, and so may its product.
+  template <typename Exact>
+  void expect_exact(const Exact& exact) {
+    for (const float factor : {1.0F, 0x1p-20F}) {
+      (is_b_ ? problem_.a : problem_.b).fill([factor] { return factor; });
+      for_each_result(problem_, threads(1), [&](const GemmMatrix& d, const GemmMatrix&) {
+        for (int64_t row = 0; row < rows_; ++row) {
+          const float actual = is_b_ ? d.get(0, row) : d.get(row, 0);
+          const float element = static_cast<float>(exact(row));
+          const float expected = element * factor;
+          const bool may_be_zero =
+              std::abs(element) * factor < 0x1p-126F || std::abs(element) < 0x1p-126F;
+          EXPECT_TRUE(std::isnan(expected) ? std::isnan(actual)
+                                           : actual == expected || (may_be_zero && actual == 0.0F))
+              << "row " << row << (is_b_ ? " of b: " : " of a: ") << actual << ", expected "
+              << expected;
+        }
+      });
+    }
+  }
+
+ private:
+  static const OperandKind& one() { return kind_named("bfloat16"); }
+  GemmCase spec() const {
+    GemmCase spec = is_b_ ? shape(1, rows_, 1) : shape(rows_, 1, 1);
+    (is_b_ ? spec.b_transposed : spec.a_transposed) = is_transposed_;
+    return spec;
+  }
+
+  int64_t rows_;
+  bool is_transposed_, is_b_;
+  BlockProblem problem_;
+};
+
 TEST(GemmBlockScaled, EveryFp8CodeUnderEveryPowerOfTwoIsExact) {
+  constexpr int64_t kScales = 8;  // at once
   for (const char* name :
        {"e4m3 mx 1x32", "e5m2 mx 1x32", "e4m3 mx 32x1", "e5m2 mx 32x1", "e4m3 1x128"}) {
     const OperandKind& kind = kind_named(name);
     const te::testing::Format& format =
         kind.dtype == DType::kFloat8E4M3 ? te::testing::kE4M3 : te::testing::kE5M2;
-    const bool is_column = kind.block_cols == 1;  // stored [1, m], else [m, 1]: a scale for each
-    for (int first_scale = 0; first_scale < 256; first_scale += 8) {
-      GemmCase spec = shape(8 * 256, 1, 1);
-      spec.a_transposed = is_column;
-      BlockProblem problem(spec, kind, kind_named("bfloat16"), 1);
-      problem.b.fill([] { return 1.0; });
-      for (int64_t row = 0; row < spec.m; ++row) {
-        const int64_t r = is_column ? 0 : row;
-        const int64_t c = is_column ? row : 0;
-        problem.a.code(r, c) = static_cast<uint8_t>(row % 256);
-        const auto scale = static_cast<int>(first_scale + row / 256);
+    const bool is_column = kind.block_cols == 1;  // stored [1, rows]: a scale for each, too
+    for (int64_t choice = 0; choice < 2 * 256; choice += kScales) {
+      const int64_t first_scale = choice % 256;
+      SingleElements single(kind, kScales * 256, is_column, choice >= 256);
+      const auto scale_of = [&](int64_t row) {
+        const auto code = static_cast<int>(first_scale + row / 256);
+        return code == 255 ? std::nan("") : std::ldexp(1.0, code - 127);
+      };
+      for (int64_t row = 0; row < kScales * 256; ++row) {
+        const int64_t r = single.stored_row(row);
+        const int64_t c = single.stored_col(row);
+        single.elements().code(r, c) = static_cast<uint8_t>(row % 256);
         if (kind.scales == ScaleKind::kPowerOfTwo) {
-          problem.a.set_scale(r, c, scale == 255 ? std::nan("") : std::ldexp(1.0, scale - 127));
+          single.elements().set_scale(r, c, scale_of(row));
         } else {
-          problem.a.set_scale_code(r, c, static_cast<uint8_t>(scale));
+          single.elements().set_scale_code(r, c, static_cast<uint8_t>(first_scale + row / 256));
         }
       }
-      for_each_result(problem, threads(1), [&](const GemmMatrix& d, const GemmMatrix&) {
-        for (int64_t row = 0; row < spec.m; ++row) {
-          const int64_t scale = first_scale + row / 256;
-          const double exact = scale == 255 ? std::nan("")
-                                            : format.value(static_cast<uint32_t>(row % 256)) *
-                                                  std::ldexp(1.0, static_cast<int>(scale) - 127);
-          EXPECT_TRUE(is_element(d.get(row, 0), exact))
-              << "code " << row % 256 << " scale " << scale << ": " << d.get(row, 0);
-        }
+      single.expect_exact([&](int64_t row) {
+        return format.value(static_cast<uint32_t>(row % 256)) * scale_of(row);
       });
     }
   }
 }
 
 TEST(GemmBlockScaled, EveryE2M1CodeUnderEveryE4M3ScaleIsExact) {
-  for (const bool transposed : {false, true}) {
-    GemmCase spec = shape(16 * 256, 1, 1);
-    spec.a_transposed = transposed;
-    BlockProblem problem(spec, kind_named("nvfp4"), kind_named("bfloat16"), 1);
-    problem.a.set_amax(6.0F * 448.0F);
-    problem.b.fill([] { return 1.0; });
-    for (int64_t row = 0; row < spec.m; ++row) {
-      const int64_t r = transposed ? 0 : row;
-      const int64_t c = transposed ? row : 0;
-      problem.a.set(r, c, te::testing::kE2M1.value(static_cast<uint32_t>(row % 16)));
-      problem.a.set_scale_code(r, c, static_cast<uint8_t>(row / 16));
-    }
-    for_each_result(problem, threads(1), [&](const GemmMatrix& d, const GemmMatrix&) {
-      for (int64_t row = 0; row < spec.m; ++row) {
-        const double exact = te::testing::kE2M1.value(static_cast<uint32_t>(row % 16)) *
-                             te::testing::kE4M3.value(static_cast<uint32_t>(row / 16));
-        EXPECT_TRUE(is_element(d.get(row, 0), exact))
-            << "code " << row % 16 << " scale " << row / 16 << ": " << d.get(row, 0);
+  for (const bool is_transposed : {false, true}) {
+    for (const bool is_b : {false, true}) {
+      constexpr int64_t kRows = 16 * 256;
+      SingleElements single(kind_named("nvfp4"), kRows, is_transposed, is_b);
+      const auto code_of = [](int64_t row) {
+        return te::testing::kE2M1.value(static_cast<uint32_t>(row % 16));
+      };
+      for (int64_t row = 0; row < kRows; ++row) {
+        const int64_t r = single.stored_row(row);
+        const int64_t c = single.stored_col(row);
+        single.elements().set(r, c, code_of(row));
+        // Stored [1, rows], blocks of 16 lie along the rows.
+        single.elements().set_scale_code(r, c, static_cast<uint8_t>(row / 16));
       }
-    });
+      single.expect_exact([&](int64_t row) {
+        return code_of(row) * te::testing::kE4M3.value(static_cast<uint32_t>(row / 16));
+      });
+    }
   }
 }
 

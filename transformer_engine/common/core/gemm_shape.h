@@ -43,4 +43,20 @@ inline float gemm_alpha(const GemmArgs& args) {
   return operand_scale_inv(args.a) * operand_scale_inv(args.b);
 }
 
+// Whether every element is a BF16 number, apart from what scales the whole operand.
+inline bool is_exact_in_bf16(const GemmOperand& operand) {
+  const BlockScales& scales = operand.scales;
+  switch (operand.matrix.dtype) {
+    case DType::kBFloat16:
+      return true;
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      return !scales.is_wanted() || scales.dtype == DType::kFloat8E8M0 || scales.are_powers_of_two;
+    case DType::kFloat4E2M1:
+      return !scales.is_row_scaled;
+    default:
+      return false;
+  }
+}
+
 }  // namespace transformer_engine

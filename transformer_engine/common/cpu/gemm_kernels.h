@@ -66,24 +66,29 @@ struct GemmBlockArgs {
   GemmFinish finish;
 };
 
-// A few rows of op(A) in the form that the skinny inner loop reads: [m, prepared k] BF16 or FP32,
-// k padded with zeros.
+// A few rows of op(A) in the form that the skinny inner loop reads: FP32, or BF16 (as_pairs), k
+// padded with zeros to `row_elements`, a multiple of kSkinnyUnit.
 struct GemmSkinnyPrepareArgs {
-  const void* source = nullptr;  // stored [m, k]
-  DType dtype = DType::kFloat32;
-  int64_t m = 0, k = 0;
-  void* prepared = nullptr;
+  BlockScaledMatrix matrix;  // stored [m, k]; block-scaled where it has scales
+  bool as_pairs = false;
+  int64_t row_elements = 0;
+  void* prepared = nullptr;  // [m, row_elements]
+  void* scratch = nullptr;   // block-scaled: [row_elements] of the prepared type
 };
+constexpr int64_t kSkinnyUnit = 64;
 
 // Stored rows row_begin ... row_end of B [n, k] times all rows of A: as many columns of D.
 struct GemmSkinnyArgs {
   const void* a = nullptr;  // prepared
-  const void* b = nullptr;
-  DType b_dtype = DType::kFloat32;
+  BlockScaledMatrix b;      // block-scaled where it has scales
+  bool as_pairs = false;
   int64_t m = 0, k = 0;
+  int64_t row_elements = 0;  // of prepared and dequantized rows
   int64_t row_begin = 0, row_end = 0;
+  void* scratch = nullptr;  // block-scaled: [kSkinnyRowsAtOnce, row_elements] of the prepared type
   GemmFinish finish;
 };
+constexpr int64_t kSkinnyRowsAtOnce = 4;
 
 struct GemmKernels {
   int tile_rows;      // most rows of D in one register tile
@@ -94,8 +99,8 @@ struct GemmKernels {
 };
 
 struct GemmSkinnyKernels {
-  int64_t max_rows;  // largest m
-  int64_t (*prepared_bytes)(const GemmSkinnyPrepareArgs& args);
+  int64_t max_rows;   // largest m
+  bool has_bf16_dot;  // as_pairs is possible
   void (*prepare)(const GemmSkinnyPrepareArgs& args);
   void (*multiply)(const GemmSkinnyArgs& args);
 };

@@ -68,24 +68,9 @@ struct PackedProblem {
   int64_t tile_rows;  // height of the panels of A
 };
 
-// Whether every element is a BF16 number.
-bool fits_pairs(const GemmOperand& operand) {
-  const BlockScales& scales = operand.scales;
-  switch (operand.matrix.dtype) {
-    case DType::kBFloat16:
-      return true;
-    case DType::kFloat8E4M3:
-    case DType::kFloat8E5M2:
-      return !scales.is_wanted() || scales.dtype == DType::kFloat8E8M0 || scales.are_powers_of_two;
-    case DType::kFloat4E2M1:
-      return !scales.is_row_scaled;
-    default:
-      return false;
-  }
-}
-
 PackedProblem describe(const GemmKernels& kernels, const GemmArgs& args) {
-  const bool as_pairs = kernels.has_bf16_dot && fits_pairs(args.a) && fits_pairs(args.b);
+  const bool as_pairs =
+      kernels.has_bf16_dot && is_exact_in_bf16(args.a) && is_exact_in_bf16(args.b);
   const GemmShape shape = gemm_shape(args);
   const int64_t tile_rows = piece_size(shape.m, kernels.tile_rows, 1);
   return {args, kernels, shape, gemm_finish(args), as_pairs, as_pairs ? 2 : 1, tile_rows};

@@ -16,6 +16,12 @@ constexpr int64_t kMultiplyAddsPerThread = int64_t{1} << 18;
 // Bounds the prepared copy of A: 16 rows of this length are 2 MiB of FP32.
 constexpr int64_t kMaxK = int64_t{1} << 15;
 
+// Scratch of a thread beside its workspace, which holds the prepared A of the calling thread.
+void* dequantized_rows(int64_t bytes) {
+  thread_local GrowingBuffer buffer;
+  return buffer.at_least(bytes);
+}
+
 }  // namespace
 
 const char* gemm_skinny_refusal(const GemmArgs& args, const Context& /*context*/) {
@@ -25,13 +31,6 @@ const char* gemm_skinny_refusal(const GemmArgs& args, const Context& /*context*/
   }
   if (args.a.is_transposed || args.b.is_transposed) {
     return "a and b must be stored with k contiguous";
-  }
-  if (args.a.matrix.dtype != args.b.matrix.dtype) {
-    return "a and b must have one dtype";
-  }
-  if (args.a.scales.is_wanted() || args.b.scales.is_wanted() ||
-      args.a.matrix.dtype == DType::kFloat4E2M1) {
-    return "an operand has scales per block";
   }
   return k > kMaxK ? "k is larger than 32768" : nullptr;
 }
@@ -43,26 +42,33 @@ void gemm_skinny(const GemmArgs& args, const Context& context) {
 void gemm_skinny_with(const GemmSkinnyKernels& kernels, const GemmArgs& args,
                       const Context& context) {
   const auto [m, n, k] = gemm_shape(args);
+  const bool as_pairs =
+      kernels.has_bf16_dot && is_exact_in_bf16(args.a) && is_exact_in_bf16(args.b);
+  const int64_t row_elements = (k + kSkinnyUnit - 1) / kSkinnyUnit * kSkinnyUnit;
+  const int64_t row_bytes = row_elements * (as_pairs ? 2 : 4);
   GemmSkinnyPrepareArgs prepare;
-  prepare.source = args.a.matrix.data;
-  prepare.dtype = args.a.matrix.dtype;
-  prepare.m = m;
-  prepare.k = k;
-  prepare.prepared = gemm_workspace(kernels.prepared_bytes(prepare));
+  prepare.matrix = {args.a.matrix, args.a.scales};
+  prepare.as_pairs = as_pairs;
+  prepare.row_elements = row_elements;
+  char* const prepared = static_cast<char*>(gemm_workspace((m + 1) * row_bytes));
+  prepare.prepared = prepared;
+  prepare.scratch = prepared + m * row_bytes;
   kernels.prepare(prepare);
 
   GemmSkinnyArgs multiply;
   multiply.a = prepare.prepared;
-  multiply.b = args.b.matrix.data;
-  multiply.b_dtype = args.b.matrix.dtype;
+  multiply.b = {args.b.matrix, args.b.scales};
+  multiply.as_pairs = as_pairs;
   multiply.m = m;
   multiply.k = k;
+  multiply.row_elements = row_elements;
   multiply.finish = gemm_finish(args);
   const int64_t grain = kMultiplyAddsPerThread / (m * (k + 1)) + 1;
   parallel_for(n, grain, context.num_threads, [&](int64_t begin, int64_t end, int /*thread*/) {
     GemmSkinnyArgs part = multiply;
     part.row_begin = begin;
     part.row_end = end;
+    part.scratch = dequantized_rows(args.b.scales.is_wanted() ? kSkinnyRowsAtOnce * row_bytes : 0);
     kernels.multiply(part);
   });
 }

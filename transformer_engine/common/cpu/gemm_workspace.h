@@ -12,16 +12,27 @@
 
 namespace transformer_engine::cpu {
 
-// At least `bytes`, on a cache line boundary, uninitialised. Valid until the thread's next call.
-inline void* gemm_workspace(int64_t bytes) {
-  thread_local std::optional<Scratch<char>> buffer;
-  thread_local int64_t size_bytes = 0;
-  if (bytes > size_bytes) {
-    size_bytes = 0;  // what holds should the allocation fail
-    buffer.emplace(bytes);
-    size_bytes = bytes;
+class GrowingBuffer {
+ public:
+  // At least `bytes`, on a cache line boundary, uninitialised. Valid until the next call.
+  void* at_least(int64_t bytes) {
+    if (bytes > size_bytes_) {
+      size_bytes_ = 0;  // what holds should the allocation fail
+      buffer_.emplace(bytes);
+      size_bytes_ = bytes;
+    }
+    return buffer_.has_value() ? buffer_->data() : nullptr;
   }
-  return buffer.has_value() ? buffer->data() : nullptr;
+
+ private:
+  std::optional<Scratch<char>> buffer_;
+  int64_t size_bytes_ = 0;
+};
+
+// The thread's own; valid until its next call.
+inline void* gemm_workspace(int64_t bytes) {
+  thread_local GrowingBuffer buffer;
+  return buffer.at_least(bytes);
 }
 
 }  // namespace transformer_engine::cpu
