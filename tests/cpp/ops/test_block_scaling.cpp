@@ -360,6 +360,80 @@ TEST(DequantizeBlocks, EveryE2M1CodeUnderEveryE4M3Scale) {
   }
 }
 
+// Through the public entries: tiles and threads. Beyond the size of a tile in both directions, and
+// beyond the size from which stores go around the caches.
+constexpr int64_t kLargeShapes[][2] = {{300, 1100}, {65, 4200}, {513, 257},
+                                       {1, 9000},   {9000, 1},  {520, 4096}};
+
+// Compares each choice of copies, on as many threads, with both copies of the reference.
+template <typename Args>
+void expect_equal_to_reference(Args args, BlockCopy rowwise, BlockCopy columnwise,
+                               void (*op)(const Args&, const te::Context&),
+                               void (*reference)(const Args&, const te::Context&)) {
+  const BlockCopy untouched_rowwise = rowwise;
+  const BlockCopy untouched_columnwise = columnwise;
+  args.rowwise = rowwise.view();
+  args.columnwise = columnwise.view();
+  reference(args, {});
+  for (const int choice : {1, 2, 3}) {
+    BlockCopy got_rowwise = untouched_rowwise;
+    BlockCopy got_columnwise = untouched_columnwise;
+    args.rowwise = (choice & 1) != 0 ? got_rowwise.view() : te::BlockScaledMatrix{};
+    args.columnwise = (choice & 2) != 0 ? got_columnwise.view() : te::BlockScaledMatrix{};
+    op(args, {.num_threads = choice});
+    ASSERT_TRUE((choice & 1) == 0 || same_copy(got_rowwise, rowwise));
+    ASSERT_TRUE((choice & 2) == 0 || same_copy(got_columnwise, columnwise));
+  }
+}
+
+TEST(QuantizeFp8Blocks, EqualsTheReferenceForAllThreadsAndCopies) {
+  for (const auto& [rows, cols] : kLargeShapes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << cols);
+    Matrix input(DType::kBFloat16, rows, cols);
+    fill_random(input, 11);
+    for (const BlockKind kind : {BlockKind::kFp8Rows, BlockKind::kFp8Tiles}) {
+      expect_equal_to_reference<te::QuantizeFp8BlocksArgs>(
+          {.input = input.view(), .epsilon = 1e-3F},
+          BlockCopy(kind, DType::kFloat8E4M3, rows, cols, true),
+          BlockCopy(kind, DType::kFloat8E4M3, cols, rows, true), te::quantize_fp8_blocks,
+          te::reference::quantize_fp8_blocks);
+    }
+  }
+}
+
+TEST(QuantizeMxfp8, EqualsTheReferenceForAllThreadsAndCopies) {
+  for (const auto& [rows, cols] : kLargeShapes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << cols);
+    Matrix input(DType::kBFloat16, rows, cols);
+    fill_random(input, 12);
+    for (const bool has_square_tiles : {false, true}) {
+      expect_equal_to_reference<te::QuantizeMxfp8Args>(
+          {.input = input.view(), .has_square_tiles = has_square_tiles},
+          BlockCopy(BlockKind::kMxRows, DType::kFloat8E5M2, rows, cols),
+          BlockCopy(BlockKind::kMxColumns, DType::kFloat8E5M2, rows, cols), te::quantize_mxfp8,
+          te::reference::quantize_mxfp8);
+    }
+  }
+}
+
+TEST(DequantizeBlocks, EqualsTheReferenceForAllThreads) {
+  for (const auto& [rows, cols] : kLargeShapes) {
+    for (const BlockKind kind : {BlockKind::kFp8Rows, BlockKind::kMxColumns}) {
+      BlockCopy copy(kind, DType::kFloat8E4M3, rows, cols);
+      fill_random_bytes(copy.data(), 13);
+      std::memset(copy.scales().data<void>(), 0x3F, copy.scales().size_bytes());
+      Matrix expected(DType::kBFloat16, rows, cols);
+      te::reference::dequantize_blocks({.input = copy.view(), .output = expected.view()}, {});
+      for (const int threads : {1, 2, 3}) {
+        Matrix got(DType::kBFloat16, rows, cols);
+        te::dequantize_blocks({.input = copy.view(), .output = got.view()},
+                              {.num_threads = threads});
+        ASSERT_TRUE(same_bytes(got, expected)) << rows << " x " << cols;
+      }
+    }
+  }
+}
+
 // Refusals: each names the op and the argument, and leaves the outputs alone.
 
 struct Fp8Problem {

@@ -4,6 +4,7 @@
 
 #include "core/candidate.h"
 #include "core/checks.h"
+#include "cpu/block_scaling.h"
 #include "cuda/entry_points.h"
 #include "numerics/bits.h"
 #include "reference/block_scaling.h"
@@ -15,8 +16,9 @@ namespace {
 template <typename Args>
 using Run = void (*)(const Args&, const Context&);
 
-template <typename Args, Run<Args> kReference>
+template <typename Args, Run<Args> kCpu, Run<Args> kReference>
 constexpr Candidate<Args> kCandidates[] = {
+    {"cpu", &refuse_unless_cpu<Args>, kCpu},
     cuda::kCandidate<Args>,
     {"reference", &refuse_unless_cpu<Args>, kReference},
 };
@@ -81,8 +83,10 @@ void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& conte
   check_fp8_copy(kOp, "columnwise", args.columnwise, args.input.cols, args.input.rows);
   TE_CHECK(args.epsilon >= 0.0F && numerics::is_finite(args.epsilon), kOp, ": epsilon is ",
            args.epsilon, "; a finite number of 0 or more is required.");
-  run_first_candidate(kOp, kCandidates<QuantizeFp8BlocksArgs, reference::quantize_fp8_blocks>, args,
-                      context);
+  run_first_candidate(
+      kOp,
+      kCandidates<QuantizeFp8BlocksArgs, cpu::quantize_fp8_blocks, reference::quantize_fp8_blocks>,
+      args, context);
 }
 
 void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context) {
@@ -92,8 +96,9 @@ void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context) {
   check_quantize(kOp, args);
   check_copy(kOp, "rowwise", args.rowwise, rows, cols, {DType::kFloat8E8M0, 1, kMxBlock});
   check_copy(kOp, "columnwise", args.columnwise, rows, cols, {DType::kFloat8E8M0, kMxBlock, 1});
-  run_first_candidate(kOp, kCandidates<QuantizeMxfp8Args, reference::quantize_mxfp8>, args,
-                      context);
+  run_first_candidate(
+      kOp, kCandidates<QuantizeMxfp8Args, cpu::quantize_mxfp8, reference::quantize_mxfp8>, args,
+      context);
 }
 
 void dequantize_blocks(const DequantizeBlocksArgs& args, const Context& context) {
@@ -111,8 +116,9 @@ void dequantize_blocks(const DequantizeBlocksArgs& args, const Context& context)
            "; sizes above 0 are required.");
   check_scale_strides(kOp, "input", input);
   check_operand(kOp, "output", args.output, input.data.rows, input.data.cols);
-  run_first_candidate(kOp, kCandidates<DequantizeBlocksArgs, reference::dequantize_blocks>, args,
-                      context);
+  run_first_candidate(
+      kOp, kCandidates<DequantizeBlocksArgs, cpu::dequantize_blocks, reference::dequantize_blocks>,
+      args, context);
 }
 
 }  // namespace transformer_engine

@@ -9,6 +9,7 @@
 #include "cpu/cast_kernels.h"
 #include "cpu/simd/fp8.h"
 #include "cpu/simd/fp8_bf16.h"
+#include "cpu/simd/stores.h"
 #include "cpu/simd/transpose.h"
 #include "numerics/bits.h"
 
@@ -17,37 +18,6 @@ namespace {
 
 using numerics::E4M3;
 using numerics::E5M2;
-
-// Streaming stores are weakly ordered: other threads may read the result only after this.
-template <bool kStream>
-TE_INLINE void finish_stores() {
-#if defined(__x86_64__)
-  if constexpr (kStream) {
-    _mm_sfence();
-  }
-#endif
-}
-
-// Hints for `bytes` of input that come `ahead` bytes after `in`; the address may be anywhere.
-template <int kLocality>
-TE_INLINE void prefetch_bytes(const void* in, int64_t ahead, int64_t bytes) {
-  constexpr int64_t kLineBytes = 64;
-  const auto address = reinterpret_cast<uintptr_t>(in) + static_cast<uintptr_t>(ahead);
-  for (int64_t offset = 0; offset < bytes; offset += kLineBytes) {
-    __builtin_prefetch(reinterpret_cast<const void*>(address + static_cast<uintptr_t>(offset)),
-                       /*for writing=*/0, kLocality);
-  }
-}
-
-// Rows of a tile lie far apart, too far for the processor to see a pattern: ask for the row that
-// comes this many rows later, about a page of input ahead.
-constexpr int64_t kPrefetchRows = 16;
-
-template <typename T>
-TE_INLINE void prefetch_later_row(const T* in, int64_t stride, int64_t count) {
-  constexpr int64_t kElementBytes = sizeof(T);
-  prefetch_bytes<3>(in, kPrefetchRows * stride * kElementBytes, count * kElementBytes);
-}
 
 // Reading far more than the caches hold, one core waits for the start of every page, where the
 // processor's prefetcher begins anew: ask for what comes some pages later, and do not keep it.
@@ -175,13 +145,6 @@ TE_INLINE float quantize_tile(const QuantizeTile& tile) {
   }
   finish_stores<kStream>();
   return amax;
-}
-
-// Streaming needs whole cache lines from aligned addresses.
-bool is_line_aligned(const void* pointer, int64_t stride_bytes, int64_t rows) {
-  constexpr uint64_t kLineBytes = 64;
-  return reinterpret_cast<uintptr_t>(pointer) % kLineBytes == 0 &&
-         (rows == 1 || static_cast<uint64_t>(stride_bytes) % kLineBytes == 0);
 }
 
 template <typename T, typename Format>

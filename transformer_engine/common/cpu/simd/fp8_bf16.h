@@ -6,6 +6,7 @@
 //
 //   encode_bulk<Format>(p, scale, magnitudes)   codes of kBulk BF16 times scale, for inputs that
 //       are not NaN and a positive finite scale; magnitudes collects max |input|
+//   encode_registers<Format>(registers, scales)  the same with a scale per element, no maximum
 //   decode_bf16<Format>(codes, out, n)          exact BF16 of n codes
 //
 // BF16 is read as 32-bit lanes, the even elements shifted up and the odd ones masked, so that
@@ -59,16 +60,34 @@ TE_INLINE uint16_t reduce(Magnitudes magnitudes) {
   return largest;
 }
 
+// What kBulk elements are read as, and the scales of the even and the odd elements of each half.
+struct Bf16Registers {
+  Register first;
+  Register second;
+};
+struct HalfScales {
+  Vf even;
+  Vf odd;
+};
+struct BulkScales {
+  HalfScales first;
+  HalfScales second;
+};
+TE_INLINE Bf16Registers load_bf16_registers(const void* p) {
+  const auto* in = static_cast<const uint16_t*>(p);
+  return {load_register(in), load_register(in + kBulk / 2)};
+}
+
 // Codes with surplus (fp8.h) of the even and the odd elements of one register of BF16.
 struct EvenOdd {
   Vi even;
   Vi odd;
 };
 template <typename Format>
-TE_INLINE EvenOdd encode_even_odd(Register bf16, Vf scale) {
+TE_INLINE EvenOdd encode_even_odd(Register bf16, HalfScales scale) {
   const Vi pairs = {bf16};
-  const Vf even = as_float(shift_left<16>(pairs)) * scale;
-  const Vf odd = as_float(pairs & set1_int(static_cast<int32_t>(0xFFFF0000U))) * scale;
+  const Vf even = as_float(shift_left<16>(pairs)) * scale.even;
+  const Vf odd = as_float(pairs & set1_int(static_cast<int32_t>(0xFFFF0000U))) * scale.odd;
   return {encode_magnitude_with_surplus<Format>(even), encode_magnitude_with_surplus<Format>(odd)};
 }
 
@@ -105,18 +124,15 @@ constexpr ByteIndex kMergeEvenOdd = merge_even_odd_index();
 constexpr ByteIndex kUpperBytes = upper_bytes_index();
 
 template <typename Format>
-TE_INLINE Register encode_bulk(const Bf16* p, Vf scale, Magnitudes& magnitudes) {
-  const __m512i first = load_register(p);
-  const __m512i second = load_register(p + 32);
-  collect(magnitudes, first);
-  collect(magnitudes, second);
-  const EvenOdd a = encode_even_odd<Format>(first, scale);
-  const EvenOdd b = encode_even_odd<Format>(second, scale);
+TE_INLINE Register encode_registers(const Bf16Registers& in, const BulkScales& scale) {
+  const EvenOdd a = encode_even_odd<Format>(in.first, scale.first);
+  const EvenOdd b = encode_even_odd<Format>(in.second, scale.second);
   const __m512i merge = load_register(kMergeEvenOdd.index);
   const __m512i codes =
       _mm512_mask_blend_epi64(0xF0, _mm512_permutex2var_epi8(a.even.v, merge, a.odd.v),
                               _mm512_permutex2var_epi8(b.even.v, merge, b.odd.v));
-  const __m512i signs = _mm512_permutex2var_epi8(first, load_register(kUpperBytes.index), second);
+  const __m512i signs =
+      _mm512_permutex2var_epi8(in.first, load_register(kUpperBytes.index), in.second);
   const __m512i surplus = _mm512_set1_epi8(static_cast<char>(Fp8Constants<Format>::kSurplus));
   // (codes - surplus) | (signs & 0x80)
   return _mm512_ternarylogic_epi32(_mm512_sub_epi8(codes, surplus), signs,
@@ -126,7 +142,7 @@ TE_INLINE Register encode_bulk(const Bf16* p, Vf scale, Magnitudes& magnitudes) 
 #else
 
 template <typename Format>
-TE_INLINE __m256i encode_half(Register bf16, Vf scale) {
+TE_INLINE __m256i encode_half(Register bf16, HalfScales scale) {
   const EvenOdd sums = encode_even_odd<Format>(bf16, scale);
   const __m512i merged =
       _mm512_mask_blend_epi16(0xAAAAAAAAU, sums.even.v, shift_left<16>(sums.odd).v);
@@ -137,13 +153,9 @@ TE_INLINE __m256i encode_half(Register bf16, Vf scale) {
 }
 
 template <typename Format>
-TE_INLINE Register encode_bulk(const Bf16* p, Vf scale, Magnitudes& magnitudes) {
-  const __m512i first = load_register(p);
-  const __m512i second = load_register(p + 32);
-  collect(magnitudes, first);
-  collect(magnitudes, second);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(encode_half<Format>(first, scale)),
-                            encode_half<Format>(second, scale), 1);
+TE_INLINE Register encode_registers(const Bf16Registers& in, const BulkScales& scale) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(encode_half<Format>(in.first, scale.first)),
+                            encode_half<Format>(in.second, scale.second), 1);
 }
 
 #endif
@@ -156,7 +168,7 @@ TE_INLINE void collect(Magnitudes& so_far, Register bf16) {
 
 // Codes in 16-bit lanes.
 template <typename Format>
-TE_INLINE __m256i encode_half(Register bf16, Vf scale) {
+TE_INLINE __m256i encode_half(Register bf16, HalfScales scale) {
   const EvenOdd sums = encode_even_odd<Format>(bf16, scale);
   const __m256i merged = _mm256_blend_epi16(sums.even.v, shift_left<16>(sums.odd).v, 0xAA);
   const __m256i codes = _mm256_sub_epi16(merged, _mm256_set1_epi16(Fp8Constants<Format>::kSurplus));
@@ -165,14 +177,22 @@ TE_INLINE __m256i encode_half(Register bf16, Vf scale) {
 }
 
 template <typename Format>
-TE_INLINE Register encode_bulk(const Bf16* p, Vf scale, Magnitudes& magnitudes) {
-  const __m256i first = load_register(p);
-  const __m256i second = load_register(p + 16);
-  collect(magnitudes, first);
-  collect(magnitudes, second);
-  const __m256i packed =
-      _mm256_packus_epi16(encode_half<Format>(first, scale), encode_half<Format>(second, scale));
+TE_INLINE Register encode_registers(const Bf16Registers& in, const BulkScales& scale) {
+  const __m256i packed = _mm256_packus_epi16(encode_half<Format>(in.first, scale.first),
+                                             encode_half<Format>(in.second, scale.second));
   return _mm256_permute4x64_epi64(packed, 0xD8);  // packing works on 128-bit halves
+}
+
+#endif
+
+#if TE_ISA_LEVEL >= 1
+
+template <typename Format>
+TE_INLINE Register encode_bulk(const Bf16* p, Vf scale, Magnitudes& magnitudes) {
+  const Bf16Registers in = load_bf16_registers(p);
+  collect(magnitudes, in.first);
+  collect(magnitudes, in.second);
+  return encode_registers<Format>(in, {{scale, scale}, {scale, scale}});
 }
 
 #endif

@@ -41,6 +41,16 @@ TE_INLINE __m128i unpack_high(__m128i a, __m128i b) { return _mm_unpackhi_epi8(a
 
 #if defined(__x86_64__)
 
+TE_INLINE void stream_transposed(uint8_t* out, const uint8_t* in) {
+  TransposeRegister bytes;
+  __builtin_memcpy(&bytes, in, sizeof(bytes));
+#if TE_ISA_LEVEL >= 2
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(out), bytes);
+#else
+  _mm_stream_si128(reinterpret_cast<__m128i*>(out), bytes);
+#endif
+}
+
 // Stores the tile's output rows i, i + 16, ...: lane l of group g holds column 16 l + i of the rows
 // of that group.
 template <bool kStream>
@@ -122,6 +132,34 @@ TE_INLINE void transpose_partial_tile(const uint8_t* in, int64_t in_stride, uint
   }
 }
 
+// Tiles below one another, kStagedRows rows in all, by way of a buffer: each output row leaves in
+// one piece, which memory takes up to 1.7 times as fast as single lines (256 against 64 bytes).
+constexpr int kStagedTiles = 4;
+constexpr int kStagedRows = kStagedTiles * kTileRows;
+
+TE_INLINE void transpose_staged(const uint8_t* in, int64_t in_stride, uint8_t* out,
+                                int64_t out_stride) {
+#if defined(__x86_64__)
+  alignas(64) uint8_t staged[kTileCols][kStagedRows];
+  for (int tile = 0; tile < kStagedTiles; ++tile) {
+    transpose_tile<false>(in + tile * kTileRows * in_stride, in_stride,
+                          staged[0] + tile * kTileRows, kStagedRows);
+  }
+  constexpr int kBytes = sizeof(TransposeRegister);
+  for (int col = 0; col < kTileCols; ++col) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kStagedRows; i += kBytes) {
+      stream_transposed(out + col * out_stride + i, staged[col] + i);
+    }
+  }
+#else
+  for (int tile = 0; tile < kStagedTiles; ++tile) {
+    transpose_tile<false>(in + tile * kTileRows * in_stride, in_stride, out + tile * kTileRows,
+                          out_stride);
+  }
+#endif
+}
+
 // A matrix of any size; kStream needs output rows aligned to 64 bytes.
 template <bool kStream>
 TE_INLINE void transpose_matrix(const uint8_t* in, int64_t in_stride, uint8_t* out,
@@ -132,7 +170,10 @@ TE_INLINE void transpose_matrix(const uint8_t* in, int64_t in_stride, uint8_t* o
       const int64_t tile_rows = rows - row < kTileRows ? rows - row : kTileRows;
       const uint8_t* tile_in = in + row * in_stride + col;
       uint8_t* tile_out = out + col * out_stride + row;
-      if (tile_rows == kTileRows && tile_cols == kTileCols) {
+      if (kStream && tile_cols == kTileCols && rows - row >= kStagedRows) {
+        transpose_staged(tile_in, in_stride, tile_out, out_stride);
+        row += kStagedRows - kTileRows;
+      } else if (tile_rows == kTileRows && tile_cols == kTileCols) {
         transpose_tile<kStream>(tile_in, in_stride, tile_out, out_stride);
       } else {
         transpose_partial_tile(tile_in, in_stride, tile_out, out_stride, tile_rows, tile_cols);

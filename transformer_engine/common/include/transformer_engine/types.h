@@ -98,6 +98,17 @@ struct BlockScaledMatrix {
   bool is_wanted() const { return data.is_wanted() || scales.is_wanted(); }
 };
 
+// FP8 copies of an op's result with one scale per block; rules and layouts: block_scaling.h. FP32
+// scales mean FP8 blocks, E8M0 scales MXFP8.
+struct BlockQuantizedOutput {
+  BlockScaledMatrix rowwise = {};
+  BlockScaledMatrix columnwise = {};
+  float epsilon = 0.0F;           // FP8 blocks: amax of a block is raised to it
+  bool has_square_tiles = false;  // MXFP8: the blocks of a 32 x 32 tile share their code
+
+  bool is_wanted() const { return rowwise.is_wanted() || columnwise.is_wanted(); }
+};
+
 // Size of one element in bytes; two elements share a byte for kFloat4E2M1 (returns 0 for it).
 int64_t element_size_bytes(DType dtype);
 // Bytes from one row of a matrix to the next: E2M1 rows are padded to whole blocks of 16.
