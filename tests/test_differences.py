@@ -631,10 +631,6 @@ def without_quantizer() -> te.Float8Tensor:
     return weight
 
 
-def block_quantizer() -> object:
-    return te.Float8BlockQuantizer(te.DType.kFloat8E4M3, rowwise=True, columnwise=True)
-
-
 refuses(
     "tensor-parallel",
     lambda: te.Linear(32, 32, tp_size=2),
@@ -663,11 +659,7 @@ for _name, _recipe in (
     )
 refuses(
     "other-quantizers",
-    block_quantizer,
-    lambda: te.NVFP4Quantizer(),
     lambda: te.HybridQuantizer(rowwise_quantizer=None, columnwise_quantizer=None),
-    lambda: te.NVFP4Tensor(),
-    lambda: te.Float8BlockwiseQTensor(),
     lambda: te.HybridQuantizedTensor(),
 )
 refuses(

@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizers and quantized tensors for tests, and the float64 meaning of per-tensor FP8."""
 
+import functools
 from typing import Any
 
 import torch
 
 from transformer_engine.pytorch.constants import DType
 from transformer_engine.pytorch.tensor import (
+    Float8BlockQuantizer,
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
     IdentityQuantizer,
     MXFP8Quantizer,
+    NVFP4Quantizer,
 )
 
 from .formats import E4M3, E5M2, FloatFormat, decode_table, encode_reference
@@ -40,14 +43,36 @@ def mxfp8_quantizer(
     return MXFP8Quantizer(fp8_dtype, with_2d_quantization=tiles, **usages)
 
 
+def block_quantizer(
+    fp8_dtype: DType = DType.kFloat8E4M3,
+    dim: int = 2,
+    rowwise: bool = True,
+    columnwise: bool = True,
+    **settings: Any,
+) -> Float8BlockQuantizer:
+    """FP8 blocks: 128 x 128 tiles (dim 2) or 1 x 128."""
+    return Float8BlockQuantizer(
+        fp8_dtype, rowwise=rowwise, columnwise=columnwise, block_scaling_dim=dim, **settings
+    )
+
+
 # Name -> function of usages (rowwise=, columnwise=) giving a quantizer of each format there is.
 ALL_QUANTIZERS: dict[str, Any] = {
     "delayed": delayed_quantizer,
     "current": current_quantizer,
     "identity": IdentityQuantizer,
     "mxfp8": mxfp8_quantizer,
+    "mxfp8_tiles": functools.partial(mxfp8_quantizer, tiles=True),
+    "blocks": functools.partial(block_quantizer, dim=1, force_pow_2_scales=False),
+    "tiles": block_quantizer,
+    "nvfp4": NVFP4Quantizer,
+    "nvfp4_tiles": functools.partial(NVFP4Quantizer, with_2d_quantization=True),
 }
-BLOCK_QUANTIZERS: dict[str, Any] = {name: ALL_QUANTIZERS[name] for name in ("mxfp8",)}
+BLOCK_QUANTIZERS: dict[str, Any] = {
+    name: make
+    for name, make in ALL_QUANTIZERS.items()
+    if name not in ("delayed", "current", "identity")
+}
 FLOAT8_QUANTIZERS: dict[str, Any] = {name: ALL_QUANTIZERS[name] for name in ("delayed", "current")}
 USAGES = {
     "rowwise": {"rowwise": True, "columnwise": False},

@@ -10,8 +10,6 @@ from transformer_engine.pytorch import tensor as tensors
 from transformer_engine.pytorch.tensor import get_all_tensor_types
 
 NAMES = [
-    *("Float8BlockQuantizer", "Float8BlockwiseQTensorStorage", "Float8BlockwiseQTensor"),
-    *("NVFP4Quantizer", "NVFP4TensorStorage", "NVFP4Tensor"),
     *("HybridQuantizer", "HybridQuantizedTensorStorage", "HybridQuantizedTensor"),
     *("GroupedTensor", "GroupedTensorStorage"),
 ]

@@ -93,8 +93,9 @@ struct BlockRule {
 
 inline void check_scale_strides(const char* op, const char* name, const BlockScaledMatrix& matrix) {
   const BlockScales& scales = matrix.scales;
-  const bool needs_row_stride = matrix.data.rows > scales.block_rows;
-  const bool needs_col_stride = matrix.data.cols > scales.block_cols;
+  const bool has_blocks = matrix.data.numel() > 0;
+  const bool needs_row_stride = has_blocks && matrix.data.rows > scales.block_rows;
+  const bool needs_col_stride = has_blocks && matrix.data.cols > scales.block_cols;
   TE_CHECK(
       (!needs_row_stride || scales.row_stride > 0) && (!needs_col_stride || scales.col_stride > 0),
       op, ": ", name, " scales have strides ", scales.row_stride, " and ", scales.col_stride,

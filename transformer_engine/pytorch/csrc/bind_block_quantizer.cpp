@@ -174,6 +174,10 @@ FourOverSix four_over_six_of(const std::string& mode) {
   return mode == "MAE" ? FourOverSix::kMeanAbsoluteError : FourOverSix::kMeanSquaredError;
 }
 
+const char* mode_of(FourOverSix mode) {
+  return mode == FourOverSix::kNone ? "" : mode == FourOverSix::kMeanAbsoluteError ? "MAE" : "MSE";
+}
+
 void bind_nvfp4(py::module_& m) {
   bind_class<NVFP4Quantizer>(m, "NVFP4QuantizerCore")
       .def(py::init([](bool rowwise, bool columnwise, bool with_rht, bool with_post_rht_amax,
@@ -223,6 +227,8 @@ void bind_nvfp4(py::module_& m) {
       .def_readonly("with_2d_quantization", &NVFP4Quantizer::with_2d_quantization)
       .def_readwrite("stochastic_rounding", &NVFP4Quantizer::stochastic_rounding)
       .def_readonly("row_scaled", &NVFP4Quantizer::row_scaled)
+      .def_property_readonly("four_over_six",
+                             [](const NVFP4Quantizer& self) { return mode_of(self.four_over_six); })
       .def_readonly("e4m3_max", &NVFP4Quantizer::e4m3_max)
       .def_readonly("sign_mask", &NVFP4Quantizer::sign_mask);
 }

@@ -130,6 +130,8 @@ QuantizeNvfp4Args NVFP4Quantizer::args_for(const at::Tensor& input, const Operan
   args.rowwise = block_scaled_view(operand.rowwise, /*is_columnwise=*/false, operand.sizes);
   args.columnwise = block_scaled_view(operand.columnwise, /*is_columnwise=*/true, operand.sizes);
   args.has_square_tiles = with_2d_quantization;
+  // The op takes copies of the input's sizes, also where it stores whole transformed groups.
+  args.columnwise.data.cols = args.columnwise.is_wanted() ? args.input.rows : 0;
   args.has_hadamard = with_rht && args.columnwise.is_wanted();
   args.hadamard_signs = sign_mask;
   args.four_over_six = four_over_six;

@@ -69,7 +69,9 @@ class BlockScaledQuantizer(CoreQuantizer):
 
     def __reduce__(self) -> Any:
         usages = {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
-        settings = {name: _picklable(value) for name, value in self._settings().items()}
+        # Process groups cannot be pickled; a reduction is set up again by its owner.
+        settings = self.copy_for_tensor()._settings()
+        settings = {k: int(v) if isinstance(v, DType) else v for k, v in settings.items()}
         flags = (self.internal, self.optimize_for_gemm)
         return (_make_block_quantizer, (type(self), {**settings, **usages}, flags))
 
@@ -169,7 +171,7 @@ class BlockScaledQuantizer(CoreQuantizer):
         added = self._missing_copies(source, copies)
         copies = [own or new for own, new in zip(copies, added, strict=True)]
         self._cast_into(source, *copies)
-        dst._take_copies(*copies)
+        dst._take_copies(*copies, self)
         for buffer in dst._buffers().values():
             count_write(buffer)
         return dst
@@ -198,13 +200,6 @@ def _pinned(made: Copy | None) -> Copy | None:
         return None
     buffers = [None if buffer is None else buffer.pin_memory() for buffer in made[:3]]
     return (*buffers, *made[3:])  # type: ignore[return-value]
-
-
-def _picklable(value: Any) -> Any:
-    if isinstance(value, DType):
-        return int(value)
-    # Process groups cannot be pickled; a reduction is set up again by its owner.
-    return None if isinstance(value, torch.distributed.ProcessGroup) else value
 
 
 def _comparable(value: Any) -> Any:

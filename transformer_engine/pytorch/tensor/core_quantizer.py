@@ -71,7 +71,11 @@ class CoreQuantizer(Quantizer):
 
     @dtype.setter
     def dtype(self, value: DType) -> None:
-        self._core.fp8_dtype = int(check_fp8_dtype(type(self).__name__, value))
+        self._core.fp8_dtype = int(self._checked_dtype(type(self).__name__, value))
+
+    @staticmethod
+    def _checked_dtype(owner: str, value: Any) -> DType:
+        return check_fp8_dtype(owner, value)
 
     def _copy_settings_to(self, other: CoreQuantizer) -> None:
         other.internal = self.internal

@@ -1,23 +1,271 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""FP4 with an E4M3 scale for every 16 elements. Not part of this version."""
+"""NVFP4: E2M1 elements, an E4M3 scale for every 16 of them, one FP32 amax for all.
 
-from .quantized_tensor import QuantizedTensor
-from .quantizer import Quantizer
-from .storage.quantized_storage import QuantizedTensorStorage
-from .unavailable import unavailable
+Rule, in FP32: S = 6 * 448 / amax (1 for an amax of 0, Inf or NaN); per block of 16 along K (rowwise
+copy) or M (columnwise copy) d = E4M3(block amax * S / 6) and q = E2M1(x / (d / S)), saturating. An
+element stands for q * d * amax / (6 * 448). Details, with the order of the roundings:
+docs/numerics.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch.distributed import ProcessGroup
+
+from transformer_engine.common.recipe import Recipe
+
+from ..arguments import check_choice, check_flag, check_group
+from ..constants import DType
+from ..cpp_extensions import cast as tex
+from .block_quantizer import BlockScaledQuantizer
+from .block_scaled_tensor import BlockScaledTensor, shape_of_view, view_handlers
+from .core_quantizer import core_setting
+from .quantized_tensor import aten
+from .quantizer import register_core
+from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy
+from .storage.float8_tensor_storage import count_write
+from .storage.nvfp4_tensor_storage import NVFP4TensorStorage
+
+__all__ = ["NVFP4Quantizer", "NVFP4Tensor", "NVFP4TensorStorage"]
+
+# The signs of the random Hadamard transform, the same in every tensor so that products are kept.
+_HADAMARD_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+_SIGN_MASK = sum(1 << i for i, sign in enumerate(_HADAMARD_SIGNS) if sign < 0)
+_FLAGS = (
+    *("with_amax_reduction", "with_rht", "with_post_rht_amax", "with_2d_quantization"),
+    *("stochastic_rounding", "row_scaled_nvfp4", "nvfp4_use_4over6", "with_random_sign_mask"),
+)
 
 
-@unavailable
-class NVFP4Quantizer(Quantizer):
-    """Quantizer of the format. Not part of this version."""
+class NVFP4Quantizer(BlockScaledQuantizer):
+    """Quantizer of NVFP4.
+
+    Parameters
+    ----------
+    fp4_dtype : DType, default kFloat4E2M1
+        No other is known.
+    rowwise, columnwise : bool, default True
+        Which copies to make.
+    with_amax_reduction : bool, default False
+        Take the maximum of the amaxes over `amax_reduction_group`.
+    amax_reduction_group : ProcessGroup, optional
+        Default all processes.
+    with_rht : bool, default False
+        Transform the columnwise copy: groups of 16 rows are multiplied by diag(signs) * H16 / 4.
+    with_post_rht_amax : bool, default False
+        Take the columnwise copy's amax after the transform.
+    with_2d_quantization : bool, default False
+        The blocks of a 16 x 16 tile share a scale, so that both copies have the same values.
+    stochastic_rounding : bool, default False
+        Round up or down by chance, right on average; random bits come from a seed that torch's
+        default CPU generator gives.
+    row_scaled_nvfp4 : bool, default False
+        An amax per row, of the rowwise copy.
+    nvfp4_use_4over6 : bool, default False
+        Each block's amax maps to 6 or to 4, whichever has the smaller error.
+    nvfp4_e4m3_max : {448, 256}
+        Largest block scale.
+    nvfp4_4over6_err_mode : {"MAE", "MSE"}
+        The error to compare: of absolute values or of squares.
+    with_random_sign_mask : bool, default True
+        The signs of the transform are a fixed mixture; otherwise all are plus.
+
+    Raises
+    ------
+    ValueError
+        For 4-over-6 with the transform or stochastic rounding; a row-scaled format with one of
+        these, tiles or a reduction; and unknown values.
+    """
+
+    _setting_names: ClassVar[tuple[str, ...]] = (
+        *("fp4_dtype", "amax_reduction_group", "nvfp4_e4m3_max", "nvfp4_4over6_err_mode"),
+        *_FLAGS,
+    )
+    _storage_class: ClassVar[type[BlockScaledTensorStorage]] = NVFP4TensorStorage
+
+    def __init__(  # noqa: PLR0913  # frozen public signature
+        self,
+        fp4_dtype: DType = DType.kFloat4E2M1,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: ProcessGroup | None = None,
+        with_rht: bool = False,
+        with_post_rht_amax: bool = False,
+        with_2d_quantization: bool = False,
+        stochastic_rounding: bool = False,
+        row_scaled_nvfp4: bool = False,
+        nvfp4_use_4over6: bool = False,
+        nvfp4_e4m3_max: int = 448,
+        nvfp4_4over6_err_mode: str = "MAE",
+        with_random_sign_mask: bool = True,
+    ) -> None:
+        given = locals()
+        owner = type(self).__name__
+        self._checked_dtype(owner, fp4_dtype)
+        if nvfp4_e4m3_max not in (448, 256):
+            raise ValueError(
+                f"{owner}: nvfp4_e4m3_max is {nvfp4_e4m3_max!r}; 448 or 256 is required."
+            )
+        check_choice(owner, "nvfp4_4over6_err_mode", nvfp4_4over6_err_mode, ("MAE", "MSE"))
+        check_group(owner, "amax_reduction_group", amax_reduction_group)
+        flags = {name: check_flag(owner, name, given[name]) for name in _FLAGS}
+        _check_combination(owner, flags)
+        settings: dict[str, Any] = {
+            **flags,
+            "nvfp4_e4m3_max": nvfp4_e4m3_max,
+            "nvfp4_4over6_err_mode": nvfp4_4over6_err_mode,
+        }
+        super().__init__(settings, rowwise=rowwise, columnwise=columnwise)
+        self.with_amax_reduction = flags["with_amax_reduction"]
+        self.amax_reduction_group = amax_reduction_group
+        self.nvfp4_4over6_err_mode = nvfp4_4over6_err_mode
+
+    @staticmethod
+    def _make_core(settings: dict[str, Any], rowwise: bool, columnwise: bool) -> Any:
+        return tex.NVFP4QuantizerCore(
+            rowwise=rowwise,
+            columnwise=columnwise,
+            with_rht=settings["with_rht"],
+            with_post_rht_amax=settings["with_post_rht_amax"],
+            with_2d_quantization=settings["with_2d_quantization"],
+            stochastic_rounding=settings["stochastic_rounding"],
+            row_scaled=settings["row_scaled_nvfp4"],
+            four_over_six=settings["nvfp4_4over6_err_mode"] if settings["nvfp4_use_4over6"] else "",
+            e4m3_max=settings["nvfp4_e4m3_max"],
+            sign_mask=_SIGN_MASK if settings["with_random_sign_mask"] else 0,
+        )
+
+    with_rht: bool = core_setting("with_rht", bool, "Transform the columnwise copy.")
+    with_post_rht_amax: bool = core_setting(
+        "with_post_rht_amax", bool, "Take the columnwise copy's amax after the transform."
+    )
+    with_2d_quantization: bool = core_setting(
+        "with_2d_quantization", bool, "The blocks of a 16 x 16 tile share a scale."
+    )
+    stochastic_rounding: bool = core_setting("stochastic_rounding", bool, "Round by chance.")
+    row_scaled_nvfp4: bool = core_setting("row_scaled", bool, "An amax per row.")
+    nvfp4_use_4over6: bool = core_setting(
+        "four_over_six", bool, "A block's amax maps to 6 or to 4."
+    )
+    nvfp4_e4m3_max: int = core_setting("e4m3_max", int, "Largest block scale.")
+    with_random_sign_mask: bool = core_setting("sign_mask", bool, "The signs are mixed.")
+
+    @staticmethod
+    def _checked_dtype(owner: str, value: Any) -> DType:
+        dtype = DType.cast(value)
+        if dtype != DType.kFloat4E2M1:
+            raise ValueError(f"{owner}: fp4_dtype is {dtype.name}; kFloat4E2M1 is required.")
+        return dtype
+
+    @property
+    def fp4_dtype(self) -> DType:
+        """`dtype`, under the name of the constructor's argument."""
+        return self.dtype
+
+    @classmethod
+    def from_core(cls, core: Any) -> NVFP4Quantizer:
+        return cls(
+            rowwise=core.rowwise_usage,
+            columnwise=core.columnwise_usage,
+            with_rht=core.with_rht,
+            with_post_rht_amax=core.with_post_rht_amax,
+            with_2d_quantization=core.with_2d_quantization,
+            stochastic_rounding=core.stochastic_rounding,
+            row_scaled_nvfp4=core.row_scaled,
+            nvfp4_use_4over6=bool(core.four_over_six),
+            nvfp4_e4m3_max=core.e4m3_max,
+            nvfp4_4over6_err_mode=core.four_over_six or "MAE",
+            with_random_sign_mask=bool(core.sign_mask),
+        )
+
+    def copy_for_tensor(self) -> NVFP4Quantizer:
+        other = self.copy()
+        other.with_amax_reduction = False
+        other.amax_reduction_group = None
+        return other
+
+    def is_quantizable(self, tensor: torch.Tensor) -> bool:
+        """False for the row-scaled format, whose tensors only a GEMM's input can be."""
+        return not self.row_scaled_nvfp4
+
+    def fits_recipe(self, recipe: Recipe) -> bool:
+        return recipe.nvfp4() or super().fits_recipe(recipe)
+
+    def _cast(self, source: torch.Tensor) -> tuple[Copy | None, Copy | None]:
+        if not self.with_amax_reduction:
+            return super()._cast(source)
+        copies: tuple[Copy | None, Copy | None] = self._core.make_empty(list(source.shape), source)
+        self._cast_into(source, *copies)
+        return copies
+
+    def _cast_into(
+        self, source: torch.Tensor, rowwise: Copy | None, columnwise: Copy | None
+    ) -> None:
+        if not (self.with_amax_reduction and torch.distributed.is_initialized()):
+            super()._cast_into(source, rowwise, columnwise)
+            return
+        self._core.compute_amax(source, rowwise, columnwise)
+        amaxes = [copy[2] for copy in (rowwise, columnwise) if copy is not None]
+        reduced = torch.stack([amax for amax in amaxes if amax is not None])
+        torch.distributed.all_reduce(
+            reduced, op=torch.distributed.ReduceOp.MAX, group=self.amax_reduction_group
+        )
+        for amax, value in zip(amaxes, reduced, strict=True):
+            assert amax is not None
+            amax.copy_(value)
+        self._core.cast(source, rowwise, columnwise)
 
 
-@unavailable
-class NVFP4TensorStorage(QuantizedTensorStorage):
-    """Storage of the format. Not part of this version."""
+def _check_combination(owner: str, settings: dict[str, bool]) -> None:
+    excluded = {
+        "nvfp4_use_4over6": ("with_rht", "stochastic_rounding"),
+        "row_scaled_nvfp4": (
+            *("with_rht", "stochastic_rounding", "with_2d_quantization", "with_amax_reduction"),
+        ),
+    }
+    for name, others in excluded.items():
+        for other in others:
+            if settings[name] and settings[other]:
+                raise ValueError(
+                    f"{owner}: {name} and {other} are both True; at most one may be. Turn one off."
+                )
 
 
-@unavailable
-class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
-    """Tensor of the format. Not part of this version."""
+class NVFP4Tensor(BlockScaledTensor, NVFP4TensorStorage):  # type: ignore[misc]
+    """A tensor held as NVFP4; its keywords are those of `BlockScaledTensor` and the storage."""
+
+    def _keeps_blocks(self, shape: torch.Size) -> bool:
+        return len(shape) > 0 and self.dim() > 0 and shape[-1] == self.shape[-1]
+
+
+NVFP4TensorStorage.tensor_class = NVFP4Tensor
+register_core(tex.NVFP4QuantizerCore, NVFP4Quantizer)
+
+
+# --- torch operations: (tensor, func, args, kwargs) -> result ---
+
+
+def _view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    shape = shape_of_view(tensor, func, args)
+    if not tensor._keeps_blocks(shape):
+        raise ValueError(
+            f"{type(tensor).__name__}.view: shape is {tuple(shape)}, the tensor's "
+            f"{tuple(tensor.shape)}; the last axis must stay. Dequantize first."
+        )
+    return tensor._shared(shape, is_dispatched=True)
+
+
+def _zero(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Zeros need no quantizer: elements, scales and amaxes are 0."""
+    for buffer in tensor._buffers().values():
+        if buffer is not None:
+            buffer.zero_()
+            count_write(buffer)
+    return tensor
+
+
+NVFP4Tensor._handlers = {**view_handlers(_view), aten.zero_.default: _zero}

@@ -9,6 +9,11 @@ import torch
 from ..constants import DType
 from .block_quantizer import _make_block_quantizer
 from .block_scaled_tensor import _make_block_scaled_tensor
+from .float8_blockwise_tensor import (
+    Float8BlockQuantizer,
+    Float8BlockwiseQTensor,
+    Float8BlockwiseQTensorStorage,
+)
 from .float8_current_scaling import (
     Float8CurrentScalingQuantizer,
     _make_current_scaling_quantizer,
@@ -21,6 +26,7 @@ from .identity_tensor import (
     _make_identity_tensor_in_reduce_ex,
 )
 from .mxfp8_tensor import MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage
+from .nvfp4_tensor import NVFP4Quantizer, NVFP4Tensor, NVFP4TensorStorage
 from .storage.float8_tensor_storage import Float8TensorStorage
 from .storage.identity_tensor_storage import IdentityTensorStorage
 
@@ -32,6 +38,8 @@ def register_safe_globals() -> None:
             *(DType, Float8Quantizer, Float8CurrentScalingQuantizer, IdentityQuantizer),
             *(Float8TensorStorage, Float8Tensor, IdentityTensorStorage, IdentityTensor),
             *(MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage),
+            *(Float8BlockQuantizer, Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage),
+            *(NVFP4Quantizer, NVFP4Tensor, NVFP4TensorStorage),
             *(_make_block_quantizer, _make_block_scaled_tensor),
             *(_make_float8_quantizer, _make_current_scaling_quantizer),
             *(_make_float8_tensor_in_reduce_ex, _make_identity_tensor_in_reduce_ex),

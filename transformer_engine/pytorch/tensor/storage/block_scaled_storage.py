@@ -81,6 +81,11 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
 
     # Field -> setting.
     _settings: ClassVar[dict[str, Setting]] = {}
+    # Fields of the rowwise and of the columnwise copy: data, scales and perhaps an amax.
+    _copy_fields: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (
+        ("_rowwise_data", "_rowwise_scale_inv"),
+        ("_columnwise_data", "_columnwise_scale_inv"),
+    )
     # Buffers that have the logical shape; the others are matrices.
     _logical_buffers: ClassVar[tuple[str, ...]] = ()
     # The tensor class with this storage's data; set by the module that defines it.
@@ -159,9 +164,14 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
     def keywords_of_copies(cls, rowwise: Copy | None, columnwise: Copy | None) -> dict[str, Any]:
         """Constructor keywords for copies as native code gives them."""
         keywords = cls._settings_of_copies(rowwise, columnwise)
-        for prefix, copy in (("rowwise", rowwise), ("columnwise", columnwise)):
+        for fields, copy in zip(cls._copy_fields, (rowwise, columnwise), strict=True):
             if copy is not None:
-                keywords[f"{prefix}_data"], keywords[f"{prefix}_scale_inv"] = copy[:2]
+                keywords.update(
+                    {
+                        cls._buffer_keywords[name]: buffer
+                        for name, buffer in zip(fields, copy[:3], strict=False)
+                    }
+                )
         return keywords
 
     @classmethod
@@ -170,34 +180,28 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
         assert held is not None, "a copy is there"
         return cls._settings_of_format(held[3:])
 
-    def _amax_of(self, columnwise: bool) -> torch.Tensor | None:
-        return None
-
     def _copy(self, columnwise: bool) -> Copy | None:
         """A copy as native code takes it; None if it is not held."""
-        data, scale_inv = (
-            (self._columnwise_data, self._columnwise_scale_inv)
-            if columnwise
-            else (self._rowwise_data, self._rowwise_scale_inv)
-        )
+        fields = self._copy_fields[columnwise]
+        data = getattr(self, fields[0])
         if data is None:
             return None
-        return (data, scale_inv, self._amax_of(columnwise), *self._copy_format(columnwise))
+        amax = getattr(self, fields[2]) if len(fields) > 2 else None
+        return (data, getattr(self, fields[1]), amax, *self._copy_format(columnwise))
 
     def _set_copy(self, columnwise: bool, copy: Copy | None) -> None:
         """Hold the buffers of a copy, or none."""
-        data, scale_inv = (None, None) if copy is None else copy[:2]
-        if columnwise:
-            self._columnwise_data, self._columnwise_scale_inv = data, scale_inv
-        else:
-            self._rowwise_data, self._rowwise_scale_inv = data, scale_inv
+        buffers = (None, None, None) if copy is None else copy[:3]
+        for name, buffer in zip(self._copy_fields[columnwise], buffers, strict=False):
+            setattr(self, name, buffer)
 
-    def _take_copies(self, rowwise: Copy | None, columnwise: Copy | None) -> None:
-        """Hold copies as native code gives them, and know what their formats say."""
+    def _take_copies(self, rowwise: Copy | None, columnwise: Copy | None, quantizer: Any) -> None:
+        """Hold copies that a quantizer made, and know what their formats and it say."""
         fields = self._settings_of_copies(rowwise, columnwise)
         for name, setting in self._settings.items():
-            if setting.keyword in fields:
-                setattr(self, name, setting.convert(fields[setting.keyword]))
+            value = fields.get(setting.keyword, getattr(quantizer, setting.keyword, None))
+            if value is not None:
+                setattr(self, name, setting.convert(value))
         for is_columnwise, copy in ((False, rowwise), (True, columnwise)):
             if copy is not None:
                 self._set_copy(is_columnwise, copy)
