@@ -332,7 +332,7 @@ __attribute__((noinline)) void multiply_codes_group(const RowsOfBoth<uint8_t>& r
   for (; i + kScaledElements <= rows.k; i += kScaledElements) {
     sums.add(a, rows.a_stride, codes, scales, scales_stride);
     a += 2 * kWidth;
-    scales += kScaledElements / ScaledWords<Code>::kElementsPerScale;
+    scales += kScaledElements / kUnit<Code>;
     for (auto& p : codes) {
       __builtin_prefetch(p + ahead);
       p += kBytes;
@@ -369,7 +369,7 @@ TE_INLINE void multiply_codes_of(int64_t m, const RowsOfBoth<uint8_t>& rows, con
 template <typename Code, int kRows>
 bool multiply_scaled_words(const GemmSkinnyArgs& args, int64_t row, float* out) {
   const int64_t row_bytes = row_size_bytes(args.b.data.dtype, args.b.data.cols);
-  const int64_t stride = args.row_elements / ScaledWords<Code>::kElementsPerScale + kWidth;
+  const int64_t stride = args.row_elements / kUnit<Code> + kWidth;
   float* const scales = static_cast<float*>(args.scratch);
   for (int i = 0; i < kRows; ++i) {
     if (!expand_word_scales<Code>(args.b.scales, row + i, args.k, scales + i * stride)) {
@@ -398,8 +398,8 @@ bool has_scaled_words(const GemmSkinnyArgs& args) {
     return false;
   }
   const bool is_e2m1 = args.b.data.dtype == DType::kFloat4E2M1;
-  return is_e2m1 ? has_scale_per_word<CodeE2M1>(args.b.scales)
-                 : has_scale_per_word<CodeE4M3>(args.b.scales);
+  return is_e2m1 ? has_scale_per<kUnit<CodeE2M1>>(args.b.scales, {})
+                 : has_scale_per<kUnit<CodeE4M3>>(args.b.scales, {});
 }
 
 #endif

@@ -7,14 +7,16 @@
 // scales that are powers of two, and for E2M1 under E4M3 scales, but below 2^-126, where
 // multiply-adds of BF16 count them as 0.
 //
-// Row by row: the scales of up to kScalesAtOnce columns are expanded to one per element, and kept
-// for as many rows as share them. FP8 to BF16 adds a power of two to the exponent of the number
-// that a table gives for the code (fp8_bf16.h), 64 codes at a time, as long as every scale leaves
-// every code a normal number; the rest multiplies in FP32.
+// Row by row: the scales of up to kScalesAtOnce columns are laid out one per element, or one per
+// unit of elements where blocks are whole units, and kept for as many rows as share them. FP8 to
+// BF16 adds a power of two to the exponent of the number that a table gives for the code
+// (fp8_bf16.h), 64 codes at a time, as long as every scale leaves every code a normal number; the
+// rest multiplies in FP32.
 #pragma once
 
 #include "cpu/simd/gemm_operand.h"
 #include "numerics/e8m0.h"
+#include "numerics/half.h"
 #include "numerics/scale.h"
 
 namespace transformer_engine::cpu::TE_ISA {
@@ -46,18 +48,6 @@ constexpr FloatOfE2M1 float_of_e2m1() {
 }
 constexpr FloatOfE2M1 kFloatOfE2M1 = float_of_e2m1();
 
-struct FloatOfE4M3 {
-  float value[256];
-};
-constexpr FloatOfE4M3 float_of_e4m3() {
-  FloatOfE4M3 table{};
-  for (int code = 0; code < 256; ++code) {
-    table.value[code] = numerics::decode<numerics::E4M3>(static_cast<uint8_t>(code));
-  }
-  return table;
-}
-constexpr FloatOfE4M3 kFloatOfE4M3 = float_of_e4m3();
-
 // kWidth elements from kWidth / 2 bytes.
 TE_INLINE Vf load(const CodeE2M1* p) {
 #if TE_ISA_LEVEL >= 2
@@ -86,45 +76,68 @@ constexpr int64_t kCodesPerByte = 1;
 template <>
 constexpr int64_t kCodesPerByte<CodeE2M1> = 2;
 
-// words[i] = read(number of the scale of element (row, col + i)). Overwrites up to kWidth words
-// behind the last.
-template <typename Word, typename Read>
-TE_INLINE void expand_scales(const BlockScales& scales, const MatrixPart& part, const Read& read,
-                             Word* words) {
-  const int64_t first = part.row / scales.block_rows * scales.row_stride;
-  if (scales.block_cols == 1) {
-    for (int64_t i = 0; i < part.cols; ++i) {
-      words[i] = read(first + (part.col + i) * scales.col_stride);
-    }
-    return;
+// Elements of FP8 and E2M1 that share a scale in the layouts there are, or fewer: half a register
+// of BF16, and a whole one.
+template <typename Code>
+constexpr int64_t kUnit = kCodesPerByte<Code> == 2 ? 16 : 32;
+
+// kWidth scales in FP32, those beyond n something finite.
+TE_INLINE Vf load_scales(const BlockScales& scales, int64_t index, int64_t n) {
+  const auto* const codes = static_cast<const uint8_t*>(scales.data) + index;
+  if (scales.dtype == DType::kFloat32) {
+    return load(static_cast<const float*>(scales.data) + index, n);
   }
-  int64_t block = part.col / scales.block_cols;
-  for (int64_t i = 0; i < part.cols; ++block) {
-    const int64_t block_end = (block + 1) * scales.block_cols - part.col;
-    const int64_t end = block_end < part.cols ? block_end : part.cols;
-    const Word word = read(first + block * scales.col_stride);
-    for (; i < end; i += kWidth) {
-      for (int64_t lane = 0; lane < kWidth; ++lane) {
-        words[i + lane] = word;
-      }
-    }
-    i = end;
+  if (scales.dtype == DType::kFloat8E4M3) {
+    return decode_load<numerics::E4M3>(codes, n);
+  }
+  const Vf power = as_float(shift_left<numerics::kFloatMantissaWidth>(load_bytes(codes, n)));
+  const Vf denormal = set1(numerics::decode_e8m0(0));
+  const Vf nan = as_float(set1_int(static_cast<int32_t>(numerics::kFloatQuietNaN)));
+  const Vf infinity = as_float(set1_int(static_cast<int32_t>(numerics::kFloatExponentBits)));
+  return select(less(zero(), power), select(less(power, infinity), power, nan), denormal);
+}
+
+TE_INLINE float load_scale(const BlockScales& scales, int64_t index) {
+  switch (scales.dtype) {
+    case DType::kFloat8E8M0:
+      return numerics::decode_e8m0(static_cast<const uint8_t*>(scales.data)[index]);
+    case DType::kFloat8E4M3:
+      return numerics::decode<numerics::E4M3>(static_cast<const uint8_t*>(scales.data)[index]);
+    default:
+      return static_cast<const float*>(scales.data)[index];
   }
 }
 
-TE_INLINE void expand_scales(const BlockScales& scales, const MatrixPart& part, float* values) {
-  const auto* const codes = static_cast<const uint8_t*>(scales.data);
-  switch (scales.dtype) {
-    case DType::kFloat8E8M0:
-      return expand_scales(
-          scales, part, [codes](int64_t i) { return numerics::decode_e8m0(codes[i]); }, values);
-    case DType::kFloat8E4M3:
-      return expand_scales(
-          scales, part, [codes](int64_t i) { return kFloatOfE4M3.value[codes[i]]; }, values);
-    default:
-      return expand_scales(
-          scales, part, [&scales](int64_t i) { return static_cast<const float*>(scales.data)[i]; },
-          values);
+// Whether the part's columns come in units of kElements that share a scale.
+template <int64_t kElements>
+TE_INLINE bool has_scale_per(const BlockScales& scales, const MatrixPart& part) {
+  return scales.block_cols % kElements == 0 && part.col % kElements == 0;
+}
+
+// The scale of each unit of kElements in the part's first row; has_scale_per<kElements>. Up to
+// kWidth floats more are written: something finite, or the last scale.
+template <int64_t kElements>
+TE_INLINE void expand_scales(const BlockScales& scales, const MatrixPart& part, float* out) {
+  const int64_t first = part.row / scales.block_rows * scales.row_stride;
+  const int64_t count = (part.cols + kElements - 1) / kElements;
+  const int64_t first_unit = part.col / kElements;
+  const int64_t units_per_block = scales.block_cols / kElements;
+  if (units_per_block == 1 && scales.col_stride == 1) {
+    for (int64_t i = 0; i < count; i += kWidth) {
+      const int64_t left = count - i;
+      store(out + i, load_scales(scales, first + first_unit + i, left < kWidth ? left : kWidth));
+    }
+    return;
+  }
+  int64_t block = first_unit / units_per_block;
+  for (int64_t i = 0; i < count; ++block) {
+    const int64_t block_end = (block + 1) * units_per_block - first_unit;
+    const int64_t end = block_end < count ? block_end : count;
+    const Vf scale = set1(load_scale(scales, first + block * scales.col_stride));
+    for (; i < end; i += kWidth) {
+      store(out + i, scale);
+    }
+    i = end;
   }
 }
 
@@ -147,12 +160,16 @@ TE_INLINE void multiply_codes(const uint8_t* codes, int64_t count, const float* 
 
 #if TE_ISA_LEVEL >= 3
 
-// As multiply_codes, for products that are exact in BF16: the upper halves.
+// As multiply_codes, for products that are exact in BF16: the upper halves. A scale per kElements.
+template <int64_t kElements>
 TE_INLINE void multiply_e2m1_exactly(const uint8_t* codes, int64_t count, const float* scales,
                                      Bf16* out) {
   const __m512i upper_halves =
       _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
                        25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  const auto scale = [scales](int64_t i) {
+    return kElements == 1 ? load(scales + i) : set1(scales[i / kElements]);
+  };
   for (int64_t i = 0; i < count; i += 2 * kWidth) {
     const uint8_t* p = codes + i / 2;
     uint8_t last[kWidth] = {};
@@ -161,8 +178,8 @@ TE_INLINE void multiply_e2m1_exactly(const uint8_t* codes, int64_t count, const 
       p = last;
     }
     const auto* const pairs = reinterpret_cast<const CodeE2M1*>(p);
-    const Vf first = load(pairs) * load(scales + i);
-    const Vf second = load(pairs + kWidth / 2) * load(scales + i + kWidth);
+    const Vf first = load(pairs) * scale(i);
+    const Vf second = load(pairs + kWidth / 2) * scale(i + kWidth);
     _mm512_storeu_si512(out + i,
                         _mm512_permutex2var_epi16(as_int(first).v, upper_halves, as_int(second).v));
   }
@@ -177,34 +194,29 @@ struct SafeExponents {
       254 - (((Format::kFirstSpecial - 1) >> Format::kMantissaWidth) - Format::kBias);
 };
 
-// What each element's exponent grows by, in place in BF16; false where that is not safe.
+// What a BF16 grows by, as an integer, under each of the scales; false where that is not safe.
 template <typename Format>
-TE_INLINE bool expand_exponents(const BlockScales& scales, const MatrixPart& part,
-                                uint16_t* addends) {
-  constexpr int kLowest = SafeExponents<Format>::kLowest;
-  constexpr int kRange = SafeExponents<Format>::kHighest - kLowest;
-  bool is_safe = true;
-  const auto addend_of = [&is_safe](int exponent) {
-    is_safe &= static_cast<unsigned>(exponent - kLowest) <= static_cast<unsigned>(kRange);
-    return static_cast<uint16_t>((exponent - numerics::kFloatExponentBias) * (1 << 7));
-  };
-  if (scales.dtype == DType::kFloat8E8M0) {
-    const auto* const codes = static_cast<const uint8_t*>(scales.data);
-    expand_scales(scales, part, [&](int64_t i) { return addend_of(codes[i]); }, addends);
-  } else {
-    const auto* const values = static_cast<const float*>(scales.data);
-    expand_scales(
-        scales, part,
-        [&](int64_t i) {
-          return addend_of(static_cast<int>(numerics::bits_of_float(values[i]) >>
-                                            numerics::kFloatMantissaWidth));
-        },
-        addends);
+TE_INLINE bool exponents_of(const float* scales, int64_t count, uint16_t* addends) {
+  const __m512i lowest = _mm512_set1_epi32(SafeExponents<Format>::kLowest);
+  const __m512i range =
+      _mm512_set1_epi32(SafeExponents<Format>::kHighest - SafeExponents<Format>::kLowest);
+  __mmask16 unsafe = 0;
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const int64_t left = count - i;
+    const __m512i bits = as_int(load(scales + i)).v;
+    const __m512i field = _mm512_srli_epi32(bits, numerics::kFloatMantissaWidth);
+    unsafe = static_cast<__mmask16>(
+        unsafe | _mm512_mask_cmpgt_epu32_mask(first_lanes(left < kWidth ? left : kWidth).v,
+                                              _mm512_sub_epi32(field, lowest), range));
+    const __m512i growth = _mm512_sub_epi32(bits, as_int(set1(1.0F)).v);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(addends + i),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(growth, 16)));
   }
-  return is_safe;
+  return unsafe == 0;
 }
 
-template <typename Code>
+// A scale per kElements.
+template <typename Code, int64_t kElements>
 TE_INLINE void add_exponents(const uint8_t* codes, int64_t count, const uint16_t* addends,
                              Bf16* out) {
   const PairDecoder<Code> decoder{};
@@ -221,9 +233,11 @@ TE_INLINE void add_exponents(const uint8_t* codes, int64_t count, const uint16_t
     const __m512i magnitude = _mm512_and_si512(some, _mm512_set1_epi8(0x7F));
     const __mmask64 grows = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(magnitude, one), special);
     const auto add = [&](Vf bf16, __mmask32 mask, int64_t at) {
+      const __m512i growth = kElements == 1
+                                 ? _mm512_loadu_si512(addends + at)
+                                 : _mm512_set1_epi16(static_cast<int16_t>(addends[at / kElements]));
       const __m512i bits = as_int(bf16).v;
-      _mm512_storeu_si512(
-          out + at, _mm512_mask_add_epi16(bits, mask, bits, _mm512_loadu_si512(addends + at)));
+      _mm512_storeu_si512(out + at, _mm512_mask_add_epi16(bits, mask, bits, growth));
     };
     add(first, static_cast<__mmask32>(grows), i);
     add(second, static_cast<__mmask32>(grows >> 32), i + 32);
@@ -232,69 +246,100 @@ TE_INLINE void add_exponents(const uint8_t* codes, int64_t count, const uint16_t
 
 #endif
 
-// The scales of some columns, for the rows that share them: as FP32 factors, ...
+// The scales of some columns, for the rows that share them.
 template <typename Code, typename T>
-struct Factors {
-  alignas(64) float values[kScalesAtOnce + kDequantizeUnit] = {};
+struct ExpandedScales {
+  alignas(64) float values[kScalesAtOnce + kDequantizeUnit] = {};  // per element
 
   TE_INLINE void expand(const BlockScales& scales, const MatrixPart& part) {
-    expand_scales(scales, part, values);
+    expand_scales<1>(scales, part, values);
   }
   TE_INLINE void apply(const uint8_t* codes, int64_t count, float row_scale, T* out) const {
-#if TE_ISA_LEVEL >= 3
-    if constexpr (kCodesPerByte<Code> == 2 && sizeof(T) == sizeof(Bf16)) {
-      return multiply_e2m1_exactly(codes, count, values, out);
-    }
-#endif
     multiply_codes<Code>(codes, count, values, row_scale, out);
   }
 };
 
-template <typename Code, typename T>
-struct ScalesOf {
-  using Type = Factors<Code, T>;
-};
-
 #if TE_ISA_LEVEL >= 3
-// ... or as exponents where that is safe.
-template <typename Code>
-struct Exponents {
-  alignas(64) uint16_t addends[kScalesAtOnce + kDequantizeUnit] = {};
-  bool is_safe = false;
-  Factors<Code, Bf16> factors;
+template <>
+struct ExpandedScales<CodeE2M1, Bf16> {
+  alignas(64) float values[kScalesAtOnce + kDequantizeUnit] = {};  // per element or unit
+  bool has_units = false;
 
   TE_INLINE void expand(const BlockScales& scales, const MatrixPart& part) {
-    is_safe = expand_exponents<typename Code::Format>(scales, part, addends);
-    if (!is_safe) {
-      factors.expand(scales, part);
+    has_units = has_scale_per<kUnit<CodeE2M1>>(scales, part);
+    if (has_units) {
+      expand_scales<kUnit<CodeE2M1>>(scales, part, values);
+    } else {
+      expand_scales<1>(scales, part, values);
+    }
+  }
+  TE_INLINE void apply(const uint8_t* codes, int64_t count, float /*row_scale*/, Bf16* out) const {
+    if (has_units) {
+      multiply_e2m1_exactly<kUnit<CodeE2M1>>(codes, count, values, out);
+    } else {
+      multiply_e2m1_exactly<1>(codes, count, values, out);
+    }
+  }
+};
+
+template <typename Code>
+struct ExpandedExponents {
+  alignas(64) float values[kScalesAtOnce + kDequantizeUnit] = {};  // per element or unit
+  alignas(64) uint16_t addends[kScalesAtOnce + kDequantizeUnit] = {};
+  bool has_units = false;
+  bool is_safe = false;
+
+  TE_INLINE void expand(const BlockScales& scales, const MatrixPart& part) {
+    has_units = has_scale_per<kUnit<Code>>(scales, part);
+    int64_t count = part.cols;
+    if (has_units) {
+      expand_scales<kUnit<Code>>(scales, part, values);
+      count = (count + kUnit<Code> - 1) / kUnit<Code>;
+    } else {
+      expand_scales<1>(scales, part, values);
+    }
+    is_safe = exponents_of<typename Code::Format>(values, count, addends);
+    if (!is_safe && has_units) {
+      expand_scales<1>(scales, part, values);
     }
   }
   TE_INLINE void apply(const uint8_t* codes, int64_t count, float row_scale, Bf16* out) const {
-    if (is_safe) {
-      add_exponents<Code>(codes, count, addends, out);
+    if (!is_safe) {
+      multiply_codes<Code>(codes, count, values, row_scale, out);
+    } else if (has_units) {
+      add_exponents<Code, kUnit<Code>>(codes, count, addends, out);
     } else {
-      factors.apply(codes, count, row_scale, out);
+      add_exponents<Code, 1>(codes, count, addends, out);
     }
   }
 };
 template <>
-struct ScalesOf<CodeE4M3, Bf16> {
-  using Type = Exponents<CodeE4M3>;
-};
+struct ExpandedScales<CodeE4M3, Bf16> : ExpandedExponents<CodeE4M3> {};
 template <>
-struct ScalesOf<CodeE5M2, Bf16> {
-  using Type = Exponents<CodeE5M2>;
-};
+struct ExpandedScales<CodeE5M2, Bf16> : ExpandedExponents<CodeE5M2> {};
 #endif
 
 // The rows of a part lie apart, and the processor's prefetcher sees no pattern in them: ask for
-// what comes kBytesAhead later. It may lie behind the part or the matrix, where asking does no
-// harm.
+// what comes kBytesAhead later, codes and scales. It may lie behind the part or the matrix, where
+// asking does no harm.
 constexpr int64_t kBytesAhead = 2048;
-TE_INLINE void prefetch_row(const uint8_t* codes, int64_t bytes, int64_t row_bytes) {
+template <typename Code>
+TE_INLINE void prefetch_row(const BlockScaledMatrix& matrix, const MatrixPart& row,
+                            const uint8_t* codes, int64_t row_bytes) {
+  const int64_t bytes = (row.cols + kCodesPerByte<Code> - 1) / kCodesPerByte<Code>;
   const int64_t rows_ahead = bytes < kBytesAhead ? kBytesAhead / bytes : 1;
-  for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(codes + rows_ahead * row_bytes + i);
+  const uint8_t* const later = codes + rows_ahead * row_bytes;
+  for (int64_t i = 0; i < bytes + 63; i += 64) {  // one more: rows may begin anywhere in a line
+    __builtin_prefetch(later + i);
+  }
+  const BlockScales& scales = matrix.scales;
+  if (scales.block_rows == 1) {
+    const int64_t scale_bytes = scales.dtype == DType::kFloat32 ? 4 : 1;
+    const auto* const first = static_cast<const uint8_t*>(scales.data) +
+                              (row.row + rows_ahead) * scales.row_stride * scale_bytes;
+    const int64_t last_col = row.col + row.cols - 1;
+    __builtin_prefetch(first + row.col / scales.block_cols * scales.col_stride * scale_bytes);
+    __builtin_prefetch(first + last_col / scales.block_cols * scales.col_stride * scale_bytes);
   }
 }
 
@@ -303,7 +348,7 @@ inline void dequantize_codes(const BlockScaledMatrix& matrix, const MatrixPart& 
                              int64_t out_stride) {
   const BlockScales& scales = matrix.scales;
   const int64_t row_bytes = row_size_bytes(matrix.data.dtype, matrix.data.cols);
-  typename ScalesOf<Code, T>::Type expanded;
+  ExpandedScales<Code, T> expanded;
   for (int64_t col = 0; col < part.cols; col += kScalesAtOnce) {
     const int64_t left = part.cols - col;
     MatrixPart piece = {part.row, part.col + col, 1, left < kScalesAtOnce ? left : kScalesAtOnce};
@@ -315,7 +360,7 @@ inline void dequantize_codes(const BlockScaledMatrix& matrix, const MatrixPart& 
         expanded.expand(scales, piece);
         rows_left = scales.block_rows - piece.row % scales.block_rows;
       }
-      prefetch_row(codes, (piece.cols + 1) / kCodesPerByte<Code>, row_bytes);
+      prefetch_row<Code>(matrix, piece, codes, row_bytes);
       const float row_scale = scales.is_row_scaled ? numerics::nvfp4_tensor_scale_inv(
                                                          scales.amax[piece.row], scales.e4m3_max)
                                                    : 1.0F;

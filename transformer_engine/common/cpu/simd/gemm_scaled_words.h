@@ -20,7 +20,6 @@ constexpr int64_t kScaledElements = 64;  // read at once: two registers
 
 template <typename Code>
 struct ScaledWords {
-  static constexpr int64_t kElementsPerScale = 32;
   static constexpr float kLargestScale = numerics::power_of_two(  // overflows nowhere
       SafeExponents<typename Code::Format>::kHighest - numerics::kFloatExponentBias);
   CodeRowReader<Code> reader;
@@ -48,7 +47,6 @@ constexpr Bf16OfE2M1 kBf16OfE2M1 = bf16_of_e2m1();
 
 template <>
 struct ScaledWords<CodeE2M1> {
-  static constexpr int64_t kElementsPerScale = 16;
   static constexpr float kLargestScale = numerics::E4M3::kMax;
   __m512i table = load_register(kBf16OfE2M1.bits);
 
@@ -71,56 +69,15 @@ struct ScaledWords<CodeE2M1> {
   }
 };
 
-template <typename Code>
-TE_INLINE bool has_scale_per_word(const BlockScales& scales) {
-  return scales.block_cols % ScaledWords<Code>::kElementsPerScale == 0;
-}
-
-// kWidth scales in FP32, those beyond n something finite.
-TE_INLINE Vf load_scales(const BlockScales& scales, int64_t index, int64_t n) {
-  const auto* const codes = static_cast<const uint8_t*>(scales.data) + index;
-  if (scales.dtype == DType::kFloat32) {
-    return load(static_cast<const float*>(scales.data) + index, n);
-  }
-  if (scales.dtype == DType::kFloat8E4M3) {
-    return decode_load<numerics::E4M3>(codes, n);
-  }
-  const Vi wide = load_bytes(codes, n);
-  const Vf power = as_float(shift_left<numerics::kFloatMantissaWidth>(wide));
-  const Vf denormal = set1(numerics::decode_e8m0(0));
-  const Vf nan = as_float(set1_int(static_cast<int32_t>(numerics::kFloatQuietNaN)));
-  const Vf infinity = as_float(set1_int(static_cast<int32_t>(numerics::kFloatExponentBits)));
-  return select(less(zero(), power), select(less(power, infinity), power, nan), denormal);
-}
-
-// The scales of a stored row's words, up to whole multiples of kScaledElements; up to kWidth floats
+// The scales of a stored row's units, up to whole multiples of kScaledElements; up to kWidth floats
 // more are written. False where an element could be beyond FP32's range.
 template <typename Code>
 TE_INLINE bool expand_word_scales(const BlockScales& scales, int64_t row, int64_t k, float* out) {
-  constexpr int64_t kElements = ScaledWords<Code>::kElementsPerScale;
-  const Vf largest = set1(ScaledWords<Code>::kLargestScale);
-  const int64_t first = row / scales.block_rows * scales.row_stride;
-  const int64_t count = (k + kElements - 1) / kElements;
-  Mask is_too_large = less(largest, zero());
-  if (scales.block_cols == kElements && scales.col_stride == 1) {
-    for (int64_t i = 0; i < count; i += kWidth) {
-      const int64_t left = count - i;
-      const Vf some = load_scales(scales, first + i, left < kWidth ? left : kWidth);
-      is_too_large = is_too_large | less(largest, some);
-      store(out + i, some);
-    }
-    return !any(is_too_large);
-  }
-  const int64_t repeat = scales.block_cols / kElements;
-  int64_t index = first;
-  for (int64_t i = 0; i < count; index += scales.col_stride) {
-    const Vf one = {_mm512_broadcastss_ps(_mm512_castps512_ps128(load_scales(scales, index, 1).v))};
-    is_too_large = is_too_large | less(largest, one);
-    const int64_t end = i + repeat;
-    for (; i < end && i < count; i += kWidth) {
-      store(out + i, one);
-    }
-    i = end;
+  expand_scales<kUnit<Code>>(scales, {row, 0, 1, k}, out);
+  const int64_t count = (k + kUnit<Code> - 1) / kUnit<Code>;
+  Mask is_too_large = less(zero(), zero());
+  for (int64_t i = 0; i < count; i += kWidth) {
+    is_too_large = is_too_large | less(set1(ScaledWords<Code>::kLargestScale), load(out + i));
   }
   return !any(is_too_large);
 }
