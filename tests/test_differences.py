@@ -657,11 +657,7 @@ for _name, _recipe in (
     refuses(
         _name, lambda recipe=_recipe: enter(recipe), lambda recipe=_recipe: build_quantized(recipe)
     )
-refuses(
-    "other-quantizers",
-    lambda: te.HybridQuantizer(rowwise_quantizer=None, columnwise_quantizer=None),
-    lambda: te.HybridQuantizedTensor(),
-)
+refuses("grouped-tensors", lambda: te.tensor.GroupedTensor())
 refuses(
     "fp8-attention",
     lambda: run(lambda x: attention()(x, x, x), Float8CurrentScaling(fp8_dpa=True), qkv()),

@@ -12,6 +12,7 @@ from transformer_engine.pytorch.tensor import (
     Float8BlockQuantizer,
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
+    HybridQuantizer,
     IdentityQuantizer,
     MXFP8Quantizer,
     NVFP4Quantizer,
@@ -56,6 +57,15 @@ def block_quantizer(
     )
 
 
+def hybrid_quantizer(rowwise: bool = True, columnwise: bool = True) -> HybridQuantizer:
+    """MXFP8 along the rows, FP8 blocks along the columns."""
+    quantizer = HybridQuantizer(
+        rowwise_quantizer=mxfp8_quantizer(), columnwise_quantizer=block_quantizer(dim=1)
+    )
+    quantizer.set_usage(rowwise=rowwise, columnwise=columnwise)
+    return quantizer
+
+
 # Name -> function of usages (rowwise=, columnwise=) giving a quantizer of each format there is.
 ALL_QUANTIZERS: dict[str, Any] = {
     "delayed": delayed_quantizer,
@@ -67,11 +77,12 @@ ALL_QUANTIZERS: dict[str, Any] = {
     "tiles": block_quantizer,
     "nvfp4": NVFP4Quantizer,
     "nvfp4_tiles": functools.partial(NVFP4Quantizer, with_2d_quantization=True),
+    "hybrid": hybrid_quantizer,
 }
 BLOCK_QUANTIZERS: dict[str, Any] = {
     name: make
     for name, make in ALL_QUANTIZERS.items()
-    if name not in ("delayed", "current", "identity")
+    if name not in ("delayed", "current", "identity", "hybrid")
 }
 FLOAT8_QUANTIZERS: dict[str, Any] = {name: ALL_QUANTIZERS[name] for name in ("delayed", "current")}
 USAGES = {

@@ -31,7 +31,6 @@ def assert_same_buffers(actual, expected):
         assert buffer is None or torch.equal(other, buffer), name
 
 
-@pytest.mark.smoke
 @ALL
 @pytest.mark.parametrize("usages", USAGES.values(), ids=USAGES)
 @pytest.mark.parametrize("shape", [(4, 128, 256), (96, 64), (0, 16), (5,), ()])

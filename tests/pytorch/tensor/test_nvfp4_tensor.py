@@ -37,6 +37,8 @@ MODES = {
     "mae_tiles": {"nvfp4_use_4over6": True, "with_2d_quantization": True},
 }
 
+SMOKE_SHAPE = pytest.param((129, 65), marks=pytest.mark.smoke)
+
 
 def make_tensor(shape=(64, 96), seed=0, dtype=torch.float32, **settings):
     return NVFP4Quantizer(**settings)(random_tensor(shape, seed=seed, dtype=dtype))
@@ -55,12 +57,11 @@ def reference(matrix, settings):
 # --- values -----------------------------------------------------------------------------------
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("settings", MODES.values(), ids=MODES)
 @pytest.mark.parametrize(
     ("make", "dtype"), [*((random_tensor, dtype) for dtype in DTYPES), (wide_tensor, DTYPES[0])]
 )
-@pytest.mark.parametrize("shape", [*MATRIX_SHAPES[1:], (2, 3, 50), (129, 65), (5,)])
+@pytest.mark.parametrize("shape", [*MATRIX_SHAPES[1:], (2, 3, 50), SMOKE_SHAPE, (5,)])
 def test_both_copies_follow_the_rule_bit_for_bit(settings, dtype, shape, make):
     x = make(shape, dtype=dtype)
     tensor, matrix = NVFP4Quantizer(**settings)(x), as_matrix(x)

@@ -10,7 +10,6 @@ from transformer_engine.pytorch import tensor as tensors
 from transformer_engine.pytorch.tensor import get_all_tensor_types
 
 NAMES = [
-    *("HybridQuantizer", "HybridQuantizedTensorStorage", "HybridQuantizedTensor"),
     *("GroupedTensor", "GroupedTensorStorage"),
 ]
 

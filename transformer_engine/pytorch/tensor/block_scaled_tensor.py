@@ -1,44 +1,22 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the tensors of all formats with one scale per block share.
-
-A view shares the buffers where whole blocks stay together, each format says when; a write to such a
-view is a write to the tensor. What cannot share is a plain dequantized tensor, and a warning says
-so, because writes to it do not reach the tensor.
-"""
+"""What the tensors of all formats with one scale per block share."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten, view_bytes
+from .quantized_tensor import QuantizedTensor
 from .quantizer import Quantizer
+from .shared_view_tensor import SharedViewTensor
 from .storage.block_scaled_storage import BlockScaledTensorStorage
 from .storage.float8_tensor_storage import count_write
 
 
-class _ViewFunction(torch.autograd.Function):
-    """The same buffers under another shape; the gradient gets the old one back."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: BlockScaledTensor, shape: torch.Size) -> BlockScaledTensor:
-        ctx.shape = tensor.shape
-        return tensor._shared(shape)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grads[0].reshape(ctx.shape), None
-
-
-def _call(func: Any, *args: Any) -> Any:
-    return func(*args)
-
-
-class BlockScaledTensor(QuantizedTensor, BlockScaledTensorStorage):  # type: ignore[misc]
+class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ignore[misc]
     """A tensor held as data with one scale per block.
 
     Parameters
@@ -56,9 +34,6 @@ class BlockScaledTensor(QuantizedTensor, BlockScaledTensorStorage):  # type: ign
     **fields
         Buffers and settings: the keywords of the format's storage.
     """
-
-    # torch operation -> (tensor, func, args, kwargs) -> result, or NotImplemented; of one format.
-    _handlers: ClassVar[dict[Any, Callable[..., Any]]] = {}
 
     def __new__(
         cls,
@@ -150,74 +125,6 @@ class BlockScaledTensor(QuantizedTensor, BlockScaledTensorStorage):  # type: ign
         quantizer = metadata.pop("quantizer")
         return (_make_block_scaled_tensor, (type(self), shape, dtype, metadata, quantizer))
 
-    # --- views ----------------------------------------------------------------------------------
-
-    def _shared(self, shape: Sequence[int], is_dispatched: bool = False) -> Any:
-        """A tensor of another shape on the same buffers, perhaps from inside a handler."""
-        view = view_bytes if is_dispatched else _call
-        views = {
-            self._buffer_keywords[name]: view(aten.view.default, data, shape)
-            for name, data in ((name, getattr(self, name)) for name in self._logical_buffers)
-            if data is not None
-        }
-        return type(self).make_like(self, shape=shape, **views)
-
-    def _keeps_blocks(self, shape: torch.Size) -> bool:
-        """Whether a view of a shape can share the buffers."""
-        raise NotImplementedError
-
-    def _fixed_axes(self) -> str:
-        """The axes that a view must leave alone, in words."""
-        return "last axis"
-
-    def _shape_after(self, args: tuple[Any, ...]) -> torch.Size:
-        """The shape that view(*args) gives, or torch's error."""
-        # Of a tensor without memory, which knows what -1 stands for.
-        return torch.empty(self.shape, device="meta").view(*args).shape
-
-    def _viewed(self, shape: torch.Size) -> Any:
-        """A view, also for autograd, that shares the buffers."""
-        if self.requires_grad and torch.is_grad_enabled():
-            return _ViewFunction.apply(self, shape)
-        return self._shared(shape)
-
-    def _view_or_dequantize(self, method: str, args: tuple[Any, ...]) -> Any:
-        shape = self._shape_after(args)
-        if self._keeps_blocks(shape):
-            return self._viewed(shape)
-        warnings.warn(
-            f"{type(self).__name__}.{method}: shape is {tuple(shape)}, the tensor's "
-            f"{tuple(self.shape)}; views share the data only with the {self._fixed_axes()} "
-            "unchanged. The result is a dequantized copy: writes to it do not reach the tensor.",
-            stacklevel=3,
-        )
-        return self.dequantize().view(shape)
-
-    def view(self, *args: Any) -> Any:
-        """`torch.Tensor.view`; a dequantized copy, with a warning, where data cannot be shared."""
-        if len(args) == 1 and isinstance(args[0], torch.dtype):
-            return super().view(*args)
-        return self._view_or_dequantize("view", args)
-
-    def reshape(self, *args: Any) -> Any:
-        """As `view`."""
-        return self._view_or_dequantize("reshape", args)
-
-    # --- dispatch -------------------------------------------------------------------------------
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        tensor = args[0] if args else None
-        if isinstance(tensor, BlockScaledTensor):
-            handler = type(tensor)._handlers.get(func) or _COMMON_HANDLERS.get(func)
-            if handler is not None:
-                result = handler(tensor, func, args, kwargs or {})
-                if result is not NotImplemented:
-                    return result
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
 
 def _make_block_scaled_tensor(
     cls: type[BlockScaledTensor],
@@ -229,56 +136,3 @@ def _make_block_scaled_tensor(
     """Rebuild a pickled tensor. The name and place are part of the file format."""
     tensor: BlockScaledTensor = cls(shape, dtype, quantizer=quantizer, **fields)
     return tensor
-
-
-# --- torch operations: (tensor, func, args, kwargs) -> result ---
-
-
-def _part_view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """slice, transpose, unbind and others: the tensor itself if that is what they show."""
-    shown = func(torch.empty(tensor.shape, device="meta"), *args[1:], **kwargs)
-    if isinstance(shown, torch.Tensor) and _is_all_of(tensor, shown):
-        return tensor._alias()
-    warnings.warn(
-        f"{type(tensor).__name__}: {func} shows a part of the tensor, or another order of it, "
-        "which cannot share the data. The result is a dequantized copy: writes to it do not reach "
-        "the tensor. Write to the whole tensor, or call dequantize() first.",
-        stacklevel=3,
-    )
-    return NotImplemented
-
-
-def _is_all_of(tensor: Any, shown: torch.Tensor) -> bool:
-    return (
-        shown.shape == tensor.shape
-        and shown.stride() == tensor.stride()
-        and shown.storage_offset() == 0
-    )
-
-
-def _view_dtype(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if args[1] != tensor.dtype:
-        raise TypeError(
-            f"{type(tensor).__name__}.view: dtype is {args[1]}, but there are no bytes of "
-            f"{tensor.dtype} to read so; its own dtype is required. Dequantize first."
-        )
-    return tensor._alias()
-
-
-def shape_of_view(tensor: Any, func: Any, args: tuple[Any, ...]) -> torch.Size:
-    """The shape that an operation of the view family gives."""
-    shown: torch.Tensor = func(torch.empty(tensor.shape, device="meta"), *args[1:])
-    return shown.shape
-
-
-def view_handlers(handler: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
-    """A handler for every operation that is a view of the whole tensor."""
-    views = (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
-    return dict.fromkeys(views, handler)
-
-
-_COMMON_HANDLERS: dict[Any, Callable[..., Any]] = {
-    aten.view.dtype: _view_dtype,
-    aten.as_strided.default: _part_view,
-    **dict.fromkeys(PART_VIEWS, _part_view),
-}

@@ -13,17 +13,16 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-import torch
-
 from transformer_engine.common.recipe import Recipe
 
 from ..arguments import check_flag, check_number
 from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
-from .block_scaled_tensor import BlockScaledTensor, shape_of_view, view_handlers
+from .block_scaled_tensor import BlockScaledTensor
 from .core_quantizer import check_fp8_dtype, core_setting
 from .quantizer import register_core
+from .shared_view_tensor import raw_views
 from .storage.block_scaled_storage import BlockScaledTensorStorage
 from .storage.float8_blockwise_tensor_storage import Float8BlockwiseQTensorStorage
 
@@ -115,10 +114,6 @@ class Float8BlockQuantizer(BlockScaledQuantizer):
 class Float8BlockwiseQTensor(BlockScaledTensor, Float8BlockwiseQTensorStorage):  # type: ignore[misc]
     """A tensor held as FP8 blocks; keywords as of `BlockScaledTensor` and the storage."""
 
-    def _keeps_blocks(self, shape: torch.Size) -> bool:
-        axes = 2 if self._is_2D_scaled else 1
-        return shape[-axes:] == self.shape[-axes:] and (len(shape) > 0) == (self.dim() > 0)
-
     def _fixed_axes(self) -> str:
         return "last two axes" if self._is_2D_scaled else "last axis"
 
@@ -127,15 +122,8 @@ Float8BlockwiseQTensorStorage.tensor_class = Float8BlockwiseQTensor
 register_core(tex.Float8BlockQuantizerCore, Float8BlockQuantizer)
 
 
-def _view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    shape = shape_of_view(tensor, func, args)
-    if shape != tensor.shape:
-        raise NotImplementedError(
-            f"{type(tensor).__name__}.view: shape is {tuple(shape)}; here only the tensor's own, "
-            f"{tuple(tensor.shape)}, can be had. Call the tensor's view method, or dequantize "
-            "first."
-        )
-    return tensor._shared(shape, is_dispatched=True)
-
-
-Float8BlockwiseQTensor._handlers = view_handlers(_view)
+Float8BlockwiseQTensor._handlers = raw_views(
+    lambda tensor, shape: tensor.shape == shape,
+    NotImplementedError,
+    "here only the latter can be had. Call the tensor's view method",
+)

@@ -21,10 +21,11 @@ from ..arguments import check_flag
 from ..constants import MXFP8_BLOCK_SCALING_SIZE, DType
 from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
-from .block_scaled_tensor import BlockScaledTensor, shape_of_view, view_handlers
+from .block_scaled_tensor import BlockScaledTensor
 from .core_quantizer import check_fp8_dtype
 from .quantized_tensor import aten, view_bytes
 from .quantizer import register_core
+from .shared_view_tensor import raw_views
 from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy, copy_layout, matrix_shape
 from .storage.mxfp8_tensor_storage import MXFP8TensorStorage
 
@@ -122,9 +123,6 @@ class MXFP8Quantizer(BlockScaledQuantizer):
 class MXFP8Tensor(BlockScaledTensor, MXFP8TensorStorage):  # type: ignore[misc]
     """A tensor held as MXFP8; its keywords are those of `BlockScaledTensor` and the storage."""
 
-    def _keeps_blocks(self, shape: torch.Size) -> bool:
-        return len(shape) > 0 and shape[-1] == (self.shape or (1,))[-1]
-
     def reshape(self, *args: Any) -> Any:
         """`torch.Tensor.reshape` with the last axis unchanged.
 
@@ -134,7 +132,7 @@ class MXFP8Tensor(BlockScaledTensor, MXFP8TensorStorage):  # type: ignore[misc]
             For another last axis.
         """
         shape = self._shape_after(args)
-        if not self._keeps_blocks(shape):
+        if not self._keeps_buffers(shape):
             raise RuntimeError(
                 f"{type(self).__name__}.reshape: shape is {tuple(shape)}, the tensor's "
                 f"{tuple(self.shape)}; the last axis must stay. Dequantize first."
@@ -147,17 +145,6 @@ register_core(tex.MXFP8QuantizerCore, MXFP8Quantizer)
 
 
 # --- torch operations: (tensor, func, args, kwargs) -> result ---
-
-
-def _view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    shape = shape_of_view(tensor, func, args)
-    if len(shape) < 2 or not tensor._keeps_blocks(shape):
-        raise ValueError(
-            f"{type(tensor).__name__}.view: shape is {tuple(shape)}, the tensor's "
-            f"{tuple(tensor.shape)}; two axes or more and the last one unchanged are required. "
-            "Dequantize first."
-        )
-    return tensor._shared(shape, is_dispatched=True)
 
 
 def _split(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -222,7 +209,11 @@ def _new_zeros(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 MXFP8Tensor._handlers = {
-    **view_handlers(_view),
+    **raw_views(
+        lambda tensor, shape: len(shape) > 1 and tensor._keeps_buffers(shape),
+        ValueError,
+        "two axes or more and the last one unchanged are required",
+    ),
     aten.split.Tensor: _split,
     aten.new_zeros.default: _new_zeros,
 }

@@ -21,10 +21,11 @@ from ..arguments import check_choice, check_flag, check_group
 from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
-from .block_scaled_tensor import BlockScaledTensor, shape_of_view, view_handlers
+from .block_scaled_tensor import BlockScaledTensor
 from .core_quantizer import core_setting
 from .quantized_tensor import aten
 from .quantizer import register_core
+from .shared_view_tensor import raw_views
 from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy
 from .storage.float8_tensor_storage import count_write
 from .storage.nvfp4_tensor_storage import NVFP4TensorStorage
@@ -238,25 +239,12 @@ def _check_combination(owner: str, settings: dict[str, bool]) -> None:
 class NVFP4Tensor(BlockScaledTensor, NVFP4TensorStorage):  # type: ignore[misc]
     """A tensor held as NVFP4; its keywords are those of `BlockScaledTensor` and the storage."""
 
-    def _keeps_blocks(self, shape: torch.Size) -> bool:
-        return len(shape) > 0 and self.dim() > 0 and shape[-1] == self.shape[-1]
-
 
 NVFP4TensorStorage.tensor_class = NVFP4Tensor
 register_core(tex.NVFP4QuantizerCore, NVFP4Quantizer)
 
 
 # --- torch operations: (tensor, func, args, kwargs) -> result ---
-
-
-def _view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    shape = shape_of_view(tensor, func, args)
-    if not tensor._keeps_blocks(shape):
-        raise ValueError(
-            f"{type(tensor).__name__}.view: shape is {tuple(shape)}, the tensor's "
-            f"{tuple(tensor.shape)}; the last axis must stay. Dequantize first."
-        )
-    return tensor._shared(shape, is_dispatched=True)
 
 
 def _zero(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -268,4 +256,11 @@ def _zero(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return tensor
 
 
-NVFP4Tensor._handlers = {**view_handlers(_view), aten.zero_.default: _zero}
+NVFP4Tensor._handlers = {
+    **raw_views(
+        lambda tensor, shape: bool(tensor._keeps_buffers(shape)),
+        ValueError,
+        "the last axis must stay",
+    ),
+    aten.zero_.default: _zero,
+}

@@ -10,7 +10,7 @@ of its own and has data, scales and perhaps an amax.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -258,26 +258,28 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
         metadata.update(quantizer=self._quantizer, shape=self._shape, dtype=self._dtype)
         return metadata
 
+    def _viewed_metadata(self, shape: Sequence[int], view: Callable[..., Any]) -> dict[str, Any]:
+        metadata = self.get_metadata()
+        for name in self._logical_buffers:
+            data = getattr(self, name)
+            if data is not None:
+                keyword = self._buffer_keywords[name]
+                metadata[keyword] = view(torch.ops.aten.view.default, data, shape)
+        return {**metadata, "shape": torch.Size(shape)}
+
     def _is_same_format(self, other: BlockScaledTensorStorage) -> bool:
         return all(getattr(self, name) == getattr(other, name) for name in self._settings)
 
-    def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
-        """Copy the buffers; the settings of both must agree.
-
-        Raises
-        ------
-        ValueError
-            If they do not; see the base class for more.
-        """
-        if isinstance(src, BlockScaledTensorStorage) and type(src)._settings is self._settings:
-            for name, setting in self._settings.items():
-                own, other = getattr(self, name), getattr(src, name)
-                if own != other:
-                    raise ValueError(
-                        f"{type(self).__name__}.copy_from_storage: src has {setting.keyword} "
-                        f"{other!s}; {own!s} is required. Use quantize_ to convert."
-                    )
-        super().copy_from_storage(src)
+    def _check_copyable(self, src: QuantizedTensorStorage, method: str) -> None:
+        """The settings of both must agree, too."""
+        super()._check_copyable(src, method)
+        for name, setting in self._settings.items():
+            own, other = getattr(self, name), getattr(src, name)
+            if own != other:
+                raise ValueError(
+                    f"{type(self).__name__}.{method}: src has {setting.keyword} {other!s}; "
+                    f"{own!s} is required. Use quantize_ to convert."
+                )
 
     # --- values ---------------------------------------------------------------------------------
 

@@ -69,6 +69,10 @@ class Float8BlockwiseQTensorStorage(BlockScaledTensorStorage):
             return torch.Size(self._columnwise_data.shape[::-1])
         raise self._no_shape()
 
+    def _keeps_buffers(self, shape: torch.Size) -> bool:
+        axes = 2 if self._is_2D_scaled else 1
+        return len(shape) > 0 and shape[-axes:] == self._shape[-axes:]
+
     def _copy_format(self, columnwise: bool) -> tuple[int, int, int]:
         kind = KIND_FP8_TILES if self._is_2D_scaled else KIND_FP8_BLOCKS
         return kind, int(self._fp8_dtype), FLAG_POWERS_OF_TWO if self._force_pow_2_scales else 0

@@ -8,6 +8,7 @@ copy is the physical transpose, uint8 [K, M], with K the last axis and M the pro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -152,28 +153,31 @@ class Float8TensorStorage(QuantizedTensorStorage):
     def _after_bytes_written(self) -> None:
         self._mark_transpose_current()
 
-    def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
-        """Copy the buffers; also the formats must agree, and a part keeps the scale of its whole.
+    def _check_copyable(self, src: QuantizedTensorStorage, method: str) -> None:
+        """Also the formats must agree, and a part keeps the scale of its whole."""
+        super()._check_copyable(src, method)
+        assert isinstance(src, Float8TensorStorage)
+        owner = f"{type(self).__name__}.{method}"
+        if src._fp8_dtype != self._fp8_dtype:
+            raise ValueError(
+                f"{owner}: src has fp8_dtype {src._fp8_dtype.name}; {self._fp8_dtype.name} is "
+                "required. Use quantize_ to convert."
+            )
+        if self._whole is not None and not torch.equal(src._scale_inv, self._scale_inv):
+            raise ValueError(
+                f"{owner}: src has scale_inv {src._scale_inv.item()}, but this is a part of a "
+                f"tensor with scale_inv {self._scale_inv.item()}; equal ones are required. Use "
+                "copy_ to convert."
+            )
 
-        Raises
-        ------
-        ValueError
-            If they do not; see the base class for more.
-        """
-        if isinstance(src, Float8TensorStorage):
-            if src._fp8_dtype != self._fp8_dtype:
-                raise ValueError(
-                    f"{type(self).__name__}.copy_from_storage: src has fp8_dtype "
-                    f"{src._fp8_dtype.name}; {self._fp8_dtype.name} is required. Use quantize_ to "
-                    "convert."
-                )
-            if self._whole is not None and not torch.equal(src._scale_inv, self._scale_inv):
-                raise ValueError(
-                    f"{type(self).__name__}.copy_from_storage: src has scale_inv "
-                    f"{src._scale_inv.item()}, but this is a part of a tensor with scale_inv "
-                    f"{self._scale_inv.item()}; equal ones are required. Use copy_ to convert."
-                )
-        super().copy_from_storage(src)
+    def _keeps_buffers(self, shape: torch.Size) -> bool:
+        return len(shape) > 0 and shape[-1] == (self._shape or (1,))[-1]
+
+    def _viewed_metadata(self, shape: Sequence[int], view: Callable[..., Any]) -> dict[str, Any]:
+        metadata = self.get_metadata()
+        if self._data is not None:
+            metadata["data"] = view(torch.ops.aten.view.default, self._data, shape)
+        return {**metadata, "shape": torch.Size(shape)}
 
     def _after_gather(self, usages: dict[str, bool]) -> None:
         """Rowwise bytes have arrived: make the copies that a quantizer's usages ask for."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -83,6 +84,15 @@ class IdentityTensorStorage(QuantizedTensorStorage):
             return None, None
         plain = data if data.dtype in TE_DType else data.float()
         return (plain, None, None, 0, int(TE_DType[plain.dtype]), 0), None
+
+    def _keeps_buffers(self, shape: torch.Size) -> bool:
+        return True
+
+    def _viewed_metadata(self, shape: Sequence[int], view: Callable[..., Any]) -> dict[str, Any]:
+        metadata = self.get_metadata()
+        if self._hp_data is not None:
+            metadata["hp_data"] = view(torch.ops.aten.view.default, self._hp_data, shape)
+        return {**metadata, "shape": torch.Size(shape)}
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
         """(the values,)."""

@@ -15,6 +15,7 @@ from .block_scaled_storage import (
     KIND_MXFP8,
     BlockScaledTensorStorage,
     Setting,
+    matrix_shape,
 )
 
 
@@ -60,6 +61,9 @@ class MXFP8TensorStorage(BlockScaledTensorStorage):
             if data is not None:
                 return data.shape
         raise self._no_shape()
+
+    def _keeps_buffers(self, shape: torch.Size) -> bool:
+        return len(shape) > 0 and shape[-1] == matrix_shape(self._shape)[1]
 
     def _copy_format(self, columnwise: bool) -> tuple[int, int, int]:
         flags = FLAG_SQUARE_TILES if self._with_2d_quantization else 0

@@ -87,6 +87,9 @@ class NVFP4TensorStorage(BlockScaledTensorStorage):
                 return torch.Size(sizes[::-1] if is_transposed else sizes)
         raise self._no_shape()
 
+    def _keeps_buffers(self, shape: torch.Size) -> bool:
+        return len(shape) > 0 and shape[-1] == matrix_shape(self._shape)[1]
+
     def _copy_format(self, columnwise: bool) -> tuple[int, int, int]:
         flags = (
             FLAG_SQUARE_TILES * self._with_2d_quantization

@@ -55,6 +55,14 @@ class QuantizedTensorStorage:
         """Keywords that rebuild the storage around the same buffers."""
         raise NotImplementedError(f"{type(self).__name__}.get_metadata is not implemented.")
 
+    def _keeps_buffers(self, shape: torch.Size) -> bool:
+        """Whether a view of a shape (of as many elements) can share the buffers."""
+        return False
+
+    def _viewed_metadata(self, shape: Sequence[int], view: Callable[..., Any]) -> dict[str, Any]:
+        """Metadata of such a view; `view` calls a torch operation on a buffer."""
+        raise NotImplementedError(f"{type(self).__name__}: this format has no views.")
+
     # --- common to all formats -----------------------------------------------------------------
 
     def size(self, dim: int | None = None) -> Any:
@@ -133,26 +141,33 @@ class QuantizedTensorStorage:
         Raises
         ------
         TypeError, ValueError
-            If they differ in class, shape, or in which buffers they hold.
+            If they differ in class, shape, settings, or in which buffers they hold.
         """
-        if not isinstance(src, _storage_class(self)):
-            raise TypeError(
-                f"{type(self).__name__}.copy_from_storage: src is a {type(src).__name__}; the same "
-                "storage class is required. Use quantize_ to convert."
-            )
-        own, other = self._buffers(), src._buffers()
-        for name, buffer in own.items():
-            if (buffer is None) != (other[name] is None) or self._shape != src._shape:
-                raise ValueError(
-                    f"{type(self).__name__}.copy_from_storage: src has shape {tuple(src._shape)} "
-                    f"and usages {src.get_usages()}; shape {tuple(self._shape)} and usages "
-                    f"{self.get_usages()} are required. Use quantize_ to convert."
-                )
-        for name, buffer in own.items():
+        self._check_copyable(src, "copy_from_storage")
+        other = src._buffers()
+        for name, buffer in self._buffers().items():
             source = other[name]
             if buffer is not None and source is not None:
                 buffer.copy_(source)
         self._after_bytes_written()
+
+    def _check_copyable(self, src: QuantizedTensorStorage, method: str) -> None:
+        """Refuse a source whose buffers do not fit."""
+        owner = f"{type(self).__name__}.{method}"
+        if not isinstance(src, _storage_class(self)):
+            raise TypeError(
+                f"{owner}: src is a {type(src).__name__}; the same storage class is required. Use "
+                "quantize_ to convert."
+            )
+        own, other = self._buffers(), src._buffers()
+        held = {name for name, buffer in own.items() if buffer is not None}
+        offered = {name for name, buffer in other.items() if buffer is not None}
+        if held != offered or self._shape != src._shape:
+            raise ValueError(
+                f"{owner}: src has shape {tuple(src._shape)} and usages {src.get_usages()}; shape "
+                f"{tuple(self._shape)} and usages {self.get_usages()} are required. Use quantize_ "
+                "to convert."
+            )
 
     def _after_bytes_written(self) -> None:
         """Called when all held buffers agree again after a raw copy."""
