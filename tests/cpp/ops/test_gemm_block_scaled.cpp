@@ -330,6 +330,42 @@ TEST(GemmBlockScaled, AnEmptyE2M1OperandNeedsNoScales) {
   EXPECT_EQ(d.bytes, GemmMatrix(DType::kFloat32, 3, 5).bytes);
 }
 
+TEST(GemmBlockScaled, FewRowsAreSkinnyAndOthersPacked) {
+  const auto chosen = [](int64_t m, const char* a, const char* b) {
+    BlockProblem problem(shape(m, 32, 64), kind_named(a), kind_named(b), 1);
+    GemmMatrix d = problem.d_before;
+    GemmMatrix pre;
+    for (const auto& status : te::gemm_candidates(problem.args(d, pre), threads(1))) {
+      if (status.refusal == nullptr) {
+        return std::string(status.name);
+      }
+    }
+    return std::string();
+  };
+  EXPECT_EQ(chosen(12, "e4m3 mx 1x32", "e4m3 mx 1x32"), "cpu skinny");
+  EXPECT_EQ(chosen(13, "e4m3 mx 1x32", "e4m3 mx 1x32"), "cpu packed");
+  EXPECT_EQ(chosen(16, "e4m3 mx 1x32", "bfloat16"), "cpu skinny");
+  EXPECT_EQ(chosen(17, "nvfp4", "bfloat16"), "cpu packed");
+}
+
+// The framework's GEMM would take a problem of this size if both operands were BF16.
+TEST(GemmBlockScaled, TheFrameworksGemmTakesNoPairsOfTypes) {
+  te::register_framework_functions({"fake", [](const te::GemmArgs&) { return true; }});
+  GemmCase spec = shape(256, 1024, 1024);
+  spec.d_dtype = DType::kBFloat16;
+  for (const char* name : {"bfloat16", "e4m3 tensor", "e4m3 mx 1x32"}) {
+    BlockProblem problem(spec, kind_named("bfloat16"), kind_named(name), 1);
+    GemmMatrix d = problem.d_before;
+    GemmMatrix pre;
+    for (const auto& status : te::gemm_candidates(problem.args(d, pre), threads(1))) {
+      if (std::string(status.name) == "cpu framework") {
+        EXPECT_EQ(status.refusal == nullptr, std::string(name) == "bfloat16") << name;
+      }
+    }
+  }
+  te::register_framework_functions({});
+}
+
 TEST(GemmBlockScaled, ThreadsDoNotChangeTheBits) {
   unsigned seed = 40000;
   for (const OperandKind& kind : kOperandKinds) {
