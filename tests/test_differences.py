@@ -292,6 +292,15 @@ def _() -> None:
 # ---- recipes ---------------------------------------------------------------------------------
 
 
+@row("any-block")
+def _() -> None:
+    x = torch.randn(7, 21)
+    for quantizer in block_quantizers():
+        assert quantizer.is_quantizable(x) and quantizer(x).dequantize().shape == (7, 21)
+    assert te.NVFP4Quantizer(with_rht=True)(x)._columnwise_data is not None
+    assert not te.NVFP4Quantizer(row_scaled_nvfp4=True).is_quantizable(x)
+
+
 @row("fused-equals-unfused")
 def _() -> None:
     for recipe in (CURRENT, DELAYED):
@@ -395,6 +404,38 @@ def _() -> None:
 
 
 # ---- weights and gradients -------------------------------------------------------------------
+
+
+@row("parts-warn")
+def _() -> None:
+    for quantizer in block_quantizers():
+        tensor = quantizer(torch.randn(256, 32))
+        with pytest.warns(UserWarning, match="writes to it do not reach the tensor"):
+            assert type(tensor[:32]) is torch.Tensor
+    tensor = te.MXFP8Quantizer(te.DType.kFloat8E4M3)(torch.randn(256, 32))
+    tensor.split(128)[1].zero_()
+    assert tensor.dequantize()[128:].abs().max() == 0
+    with pytest.warns(UserWarning, match="These are copies"):
+        tensor.split(32)[0].zero_()
+    assert tensor.dequantize()[:32].abs().max() > 0
+
+
+@row("no-stale-copy")
+def _() -> None:
+    quantizer = te.MXFP8Quantizer(te.DType.kFloat8E4M3)
+    source, tensor = quantizer(torch.ones(32, 32)), quantizer(torch.zeros(32, 32))
+    source.update_usage(columnwise_usage=False)
+    tensor.copy_(source)
+    tensor.update_usage(rowwise_usage=False)
+    assert torch.equal(tensor.dequantize(), torch.ones(32, 32))
+
+
+@row("columnwise-nvfp4")
+def _() -> None:
+    x = torch.ones(16, 32)
+    assert torch.equal(te.NVFP4Quantizer(rowwise=False)(x).dequantize(), x)
+    with pytest.raises(NotImplementedError, match="Hadamard-transformed"):
+        te.NVFP4Quantizer(rowwise=False, with_rht=True)(x).dequantize()
 
 
 @row("delayed-slices")
@@ -601,6 +642,15 @@ def _() -> None:
     assert torch.equal(fused, exact.bfloat16()) and not torch.equal(unfused, fused)
 
 
+def block_quantizers() -> list[te.Quantizer]:
+    dtype = te.DType.kFloat8E4M3
+    return [
+        te.MXFP8Quantizer(dtype),
+        te.Float8BlockQuantizer(dtype, rowwise=True, columnwise=True),
+        te.NVFP4Quantizer(),
+    ]
+
+
 # ---- not in this version ---------------------------------------------------------------------
 
 
@@ -623,12 +673,6 @@ def call_attention(**options: object) -> object:
 
 def current_quantizer() -> te.Quantizer:
     return te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3, torch.device("cpu"))
-
-
-def without_quantizer() -> te.Float8Tensor:
-    weight = current_quantizer()(torch.ones(4, 4))
-    weight._quantizer = None
-    return weight
 
 
 refuses(
@@ -663,10 +707,21 @@ refuses(
     lambda: run(lambda x: attention()(x, x, x), Float8CurrentScaling(fp8_dpa=True), qkv()),
     lambda: run(lambda x: attention()(x, x, x), DelayedScaling(fp8_mha=True), qkv()),
 )
+
+
+def cast_master(quantizer: te.Quantizer, without: bool = False) -> None:
+    weight = quantizer(torch.ones(16, 16))
+    if without:
+        weight._quantizer = None
+    tensor_utils.quantize_master_weights([weight], [None], [0], None)
+
+
 refuses(
     "master-weights",
     lambda: tensor_utils.quantize_master_weights([torch.ones(3)], [None], [0], None),
-    lambda: tensor_utils.quantize_master_weights([without_quantizer()], [None], [0], None),
+    lambda: cast_master(current_quantizer(), without=True),
+    lambda: cast_master(te.NVFP4Quantizer(with_2d_quantization=True), without=True),
+    lambda: cast_master(te.NVFP4Quantizer()),
     lambda: tensor_utils.post_all_gather_processing([torch.ones(3)]),
 )
 refuses(

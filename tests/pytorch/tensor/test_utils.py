@@ -2,18 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw buffers and master weights of quantized primary weights."""
 
+import functools
+
 import pytest
 import torch
 
-from helpers.generators import random_tensor
+from helpers.generators import random_tensor, wide_tensor
 from helpers.quantizers import (
     FLOAT8_QUANTIZERS,
+    block_quantizer,
     current_quantizer,
     delayed_quantizer,
+    hybrid_quantizer,
+    mxfp8_quantizer,
 )
 from helpers.ranks import ranks
 from helpers.tolerances import assert_identical
-from transformer_engine.pytorch.tensor import IdentityQuantizer, Quantizer
+from transformer_engine.pytorch.tensor import (
+    HybridQuantizer,
+    IdentityQuantizer,
+    NVFP4Quantizer,
+    Quantizer,
+)
 from transformer_engine.pytorch.tensor import utils as tensor_utils
 
 BOTH = pytest.mark.parametrize("make", FLOAT8_QUANTIZERS.values(), ids=FLOAT8_QUANTIZERS)
@@ -194,3 +204,166 @@ def cast_on_two_ranks(rank):
 @pytest.mark.slow  # may be the first to start the ranks
 def test_sharded_casts_equal_the_cast_of_the_whole():
     assert ranks(2).run(cast_on_two_ranks) == [[25, 0] * 2, [35, 60] * 2]
+
+
+# --- formats with one scale per block -----------------------------------------------------------
+
+BLOCK_WEIGHTS = {
+    "tiles": block_quantizer,
+    "tiles_fp32": functools.partial(
+        block_quantizer, force_pow_2_scales=False, amax_epsilon=2.0**-10
+    ),
+    "mxfp8": mxfp8_quantizer,
+    "mxfp8_tiles": functools.partial(mxfp8_quantizer, tiles=True),
+    "nvfp4": functools.partial(NVFP4Quantizer, with_2d_quantization=True),
+    "nvfp4_256": functools.partial(NVFP4Quantizer, with_2d_quantization=True, nvfp4_e4m3_max=256),
+}
+BLOCKS = pytest.mark.parametrize("name", BLOCK_WEIGHTS)
+BLOCK_SHAPE = (200, 160)
+
+
+def make_block_weight(name, seed=0, **usages):
+    values = random_tensor(BLOCK_SHAPE, seed=seed, dtype=torch.bfloat16)
+    return torch.nn.Parameter(BLOCK_WEIGHTS[name](**usages)(values))
+
+
+def wide_master(seed):
+    """Magnitudes that differ much from block to block."""
+    return wide_tensor(BLOCK_SHAPE, seed=seed).view(-1)
+
+
+def assert_same_buffers(actual, expected):
+    for key, buffer in expected._buffers().items():
+        other = getattr(actual, key)
+        assert (other is None) == (buffer is None), key
+        assert buffer is None or torch.equal(other, buffer), key
+
+
+@BLOCKS
+@pytest.mark.parametrize("manual", [False, True])
+def test_the_whole_of_a_block_scaled_weight_is_cast_as_by_its_quantizer(name, manual):
+    weight, master = make_block_weight(name), wide_master(1)
+    version = weight._version
+    expected = BLOCK_WEIGHTS[name]()(master.view(BLOCK_SHAPE).bfloat16())
+    tensor_utils.quantize_master_weights(
+        [weight], [master], [0], None, manual_post_all_gather_processing=manual
+    )
+    assert weight._version > version
+    assert torch.equal(weight._rowwise_data, expected._rowwise_data)
+    assert torch.equal(weight._rowwise_scale_inv, expected._rowwise_scale_inv)
+    assert weight.get_usages()["columnwise"] is (manual or name.startswith("mxfp8"))
+    tensor_utils.post_all_gather_processing([weight])
+    assert_same_buffers(weight, expected)
+
+
+def cast_blocks_on_two_ranks(rank):
+    """Parts cut inside a row of blocks; the second weight belongs to rank 1 alone."""
+    numel, seen = BLOCK_SHAPE[0] * BLOCK_SHAPE[1], []
+    for name in BLOCK_WEIGHTS:
+        weights = [make_block_weight(name, seed=1), make_block_weight(name, seed=2)]
+        masters = [wide_master(3), wide_master(4)]
+        cut = 150 * 160 + 46
+        start, end = ((0, cut), (cut, numel))[rank]
+        mine = [masters[0][start:end], masters[1] if rank == 1 else None]
+        tensor_utils.quantize_master_weights(weights, mine, [start, 0], None)
+        owned = [(start, end), (0, numel if rank == 1 else 0)]
+        for weight, master, (first, last) in zip(weights, masters, owned, strict=True):
+            expected = BLOCK_WEIGHTS[name]()(master.view(BLOCK_SHAPE).bfloat16())
+            for key in ("_rowwise", "_columnwise") if "mxfp8" in name else ("_rowwise",):
+                scales, data = getattr(weight, f"{key}_scale_inv"), getattr(weight, f"{key}_data")
+                assert torch.equal(scales, getattr(expected, f"{key}_scale_inv")), name
+                per_byte = 2 if "nvfp4" in name else 1
+                part = slice(first // per_byte, last // per_byte)
+                made = getattr(expected, f"{key}_data").view(-1)[part]
+                assert torch.equal(data.view(-1)[part], made), name
+            if "nvfp4" in name:
+                assert torch.equal(weight._amax_rowwise, expected._amax_rowwise)
+            seen.append(last - first)
+    return seen
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_sharded_block_scaled_casts_equal_the_cast_of_the_whole():
+    cut, numel = 150 * 160 + 46, BLOCK_SHAPE[0] * BLOCK_SHAPE[1]
+    expected = [[cut, 0] * len(BLOCK_WEIGHTS), [numel - cut, numel] * len(BLOCK_WEIGHTS)]
+    assert ranks(2).run(cast_blocks_on_two_ranks) == expected
+
+
+@BLOCKS
+def test_shards_of_block_scaled_weights_can_be_written_elsewhere(name):
+    weight, master = make_block_weight(name), wide_master(1)
+    data, numel = weight._rowwise_data.clone(), weight._rowwise_data.numel()
+    shards = [torch.zeros(numel, dtype=torch.uint8) for _ in range(2)]
+    given = tuple(shards) if "mxfp8" in name else shards[0]
+    tensor_utils.quantize_master_weights([weight], [master], [0], None, [given])
+    expected = BLOCK_WEIGHTS[name]()(master.view(BLOCK_SHAPE).bfloat16())
+    assert torch.equal(shards[0], expected._rowwise_data.view(-1))
+    if "mxfp8" in name:
+        assert torch.equal(shards[1], expected._columnwise_data.view(-1))
+    assert torch.equal(weight._rowwise_data, data)
+    assert torch.equal(weight._rowwise_scale_inv, expected._rowwise_scale_inv)
+    other = BLOCK_WEIGHTS[name]().make_empty(BLOCK_SHAPE, dtype=torch.bfloat16)
+    tensor_utils.quantize_master_weights([weight], [master], [0], None, [other])
+    assert torch.equal(other._rowwise_data, expected._rowwise_data)
+    with pytest.raises(ValueError, match="a shard has 3 elements"):
+        tensor_utils.quantize_master_weights([weight], [master], [0], None, [shards[0][:3]])
+
+
+def test_identity_weights_take_the_values():
+    weight, master = IdentityQuantizer()(torch.zeros(4, 8)), random_tensor((20,))
+    tensor_utils.quantize_master_weights([weight], [master], [10], None)
+    assert_identical(weight.dequantize().view(-1)[10:30], master)
+    assert weight.dequantize().view(-1)[:10].abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (functools.partial(block_quantizer, dim=1), "is_2D_scaled=False"),
+        (NVFP4Quantizer, "with_2d_quantization=False"),
+        (
+            functools.partial(NVFP4Quantizer, with_2d_quantization=True, nvfp4_use_4over6=True),
+            "nvfp4_use_4over6=True",
+        ),
+        (hybrid_quantizer, "holds a HybridQuantizedTensor"),
+    ],
+)
+def test_weights_whose_scales_need_more_than_maxima_are_refused(make, message):
+    weight = make()(random_tensor((32, 32)))
+    before = weight.dequantize()
+    with pytest.raises(NotImplementedError, match=message):
+        tensor_utils.quantize_master_weights([weight], [torch.ones(1024)], [0], None)
+    assert_identical(weight.dequantize(), before)
+
+
+def test_parts_inside_a_byte_are_refused():
+    for start, count in ((1, 4), (0, 3)):
+        weight = make_block_weight("nvfp4")
+        with pytest.raises(ValueError, match="even numbers and a multiple of 16 columns"):
+            tensor_utils.quantize_master_weights([weight], [torch.ones(count)], [start], None)
+    weight = make_block_weight("tiles", rowwise=False)
+    with pytest.raises(ValueError, match="holds no rowwise data"):
+        tensor_utils.quantize_master_weights([weight], [torch.ones(4)], [0], None)
+
+
+@pytest.mark.parametrize("name", ["tiles", "nvfp4"])
+def test_raw_data_of_block_scaled_tensors_moves_into_a_buffer(name):
+    weight = make_block_weight(name)
+    expected, numel = weight.dequantize().detach(), weight._rowwise_data.numel()
+    buffer = torch.zeros(numel + 10, dtype=torch.uint8)
+    tensor_utils.replace_raw_data(weight, buffer[10:])
+    assert weight._rowwise_data.data_ptr() == buffer[10:].data_ptr()
+    assert_identical(weight.dequantize().detach(), expected)
+
+
+def test_raw_data_of_mxfp8_and_hybrid_tensors():
+    weight = make_block_weight("mxfp8")
+    with pytest.raises(NotImplementedError, match="tensor is a MXFP8Tensor; it cannot be moved"):
+        tensor_utils.replace_raw_data(weight, torch.zeros(32000, dtype=torch.uint8))
+    quantizer = HybridQuantizer(
+        rowwise_quantizer=current_quantizer(), columnwise_quantizer=mxfp8_quantizer()
+    )
+    hybrid, buffer = quantizer(random_tensor(SHAPE)), torch.zeros(60, dtype=torch.uint8)
+    tensor_utils.replace_raw_data(hybrid, buffer)
+    assert hybrid._rowwise_storage._data.data_ptr() == buffer.data_ptr()
+    tensor_utils.post_all_gather_processing([hybrid])
