@@ -24,6 +24,7 @@ namespace te = transformer_engine;
 using te::DType;
 using te::FourOverSix;
 using te::QuantizeNvfp4Args;
+using te::cpu::HadamardKernels;
 using te::cpu::Nvfp4Kernels;
 using te::testing::all_nvfp4_cases;
 using te::testing::expect_same_outputs;
@@ -34,6 +35,9 @@ using te::testing::Nvfp4Outputs;
 std::vector<te::testing::NamedTable<Nvfp4Kernels>> tables() {
   return TE_TABLES_OF(Nvfp4Kernels, nvfp4_kernels);
 }
+std::vector<te::testing::NamedTable<HadamardKernels>> hadamard_tables() {
+  return TE_TABLES_OF(HadamardKernels, hadamard_kernels);
+}
 
 // The reference once, then every instruction set and number of threads.
 void expect_reference(Matrix& input, const Nvfp4Case& c,
@@ -42,11 +46,12 @@ void expect_reference(Matrix& input, const Nvfp4Case& c,
   const QuantizeNvfp4Args args = expected.args(input, c);
   te::reference::compute_nvfp4_amax({args}, {});
   te::reference::quantize_nvfp4(args, {});
-  for (const auto& table : tables()) {
+  for (size_t isa = 0; isa < tables().size(); ++isa) {
+    const auto table = tables()[isa];
     for (const int threads : thread_counts) {
       Nvfp4Outputs got(input, c);
       const QuantizeNvfp4Args kernel_args = got.args(input, c);
-      te::cpu::compute_nvfp4_amax(*table.table, kernel_args, threads);
+      te::cpu::compute_nvfp4_amax(*hadamard_tables()[isa].table, kernel_args, threads);
       te::cpu::quantize_nvfp4(*table.table, kernel_args, threads);
       expect_same_outputs(
           got, expected,

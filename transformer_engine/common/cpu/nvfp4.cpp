@@ -49,10 +49,10 @@ float amax_of(const TensorView& input, int num_threads) {
   return amax.value();
 }
 
-HadamardAmax hadamard_amax(const Nvfp4Kernels& kernels, const QuantizeNvfp4Args& args,
+HadamardAmax hadamard_amax(const HadamardKernels& kernels, const QuantizeNvfp4Args& args,
                            int num_threads) {
   const TensorView& input = args.input;
-  const auto kernel = kernels.hadamard_amax[high_precision_index(input.dtype)];
+  const auto kernel = kernels.amax[high_precision_index(input.dtype)];
   const int64_t grain = ceil_divide(row_grain(input.cols), kBlock) * kBlock;
   SharedMaximum before;
   SharedMaximum after;
@@ -108,14 +108,14 @@ Nvfp4CopyTile copy_tile(const BlockScaledMatrix& copy, TensorScales& tensor, int
 }  // namespace
 
 void compute_nvfp4_amax(const Nvfp4AmaxProblem& problem, const Context& context) {
-  compute_nvfp4_amax(TE_CPU_KERNELS(nvfp4_kernels), problem.quantize, context.num_threads);
+  compute_nvfp4_amax(TE_CPU_KERNELS(hadamard_kernels), problem.quantize, context.num_threads);
 }
 
 void quantize_nvfp4(const QuantizeNvfp4Args& args, const Context& context) {
   quantize_nvfp4(TE_CPU_KERNELS(nvfp4_kernels), args, context.num_threads);
 }
 
-void compute_nvfp4_amax(const Nvfp4Kernels& kernels, const QuantizeNvfp4Args& args,
+void compute_nvfp4_amax(const HadamardKernels& kernels, const QuantizeNvfp4Args& args,
                         int num_threads) {
   if (args.noop != nullptr && *args.noop != 0.0F) {
     return;

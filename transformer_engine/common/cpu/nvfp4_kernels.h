@@ -14,7 +14,7 @@ namespace transformer_engine::cpu {
 // A tile of the input makes whole cache lines of both copies: kNvfp4TileRows tokens are one line of
 // a row of the columnwise codes; its columns are buffered meanwhile, 64 bytes for each.
 constexpr int64_t kNvfp4TileRows = 128;
-constexpr int64_t kNvfp4TileCols = 512;
+constexpr int64_t kNvfp4TileCols = 1024;
 
 // Where the tile's part of a copy goes, as stored.
 struct Nvfp4CopyTile {
@@ -52,12 +52,15 @@ struct HadamardAmax {
   float before, after;  // max |x| before and after the transform, NaN skipped
 };
 
+// Index: 0 FP32, 1 BF16, 2 FP16.
 struct Nvfp4Kernels {
-  // Index: 0 FP32, 1 BF16, 2 FP16.
   void (*quantize[3])(const Nvfp4Tile& tile);
-  HadamardAmax (*hadamard_amax[3])(const HadamardAmaxStrip& strip);
+};
+struct HadamardKernels {
+  HadamardAmax (*amax[3])(const HadamardAmaxStrip& strip);
 };
 
 TE_DECLARE_CPU_KERNELS(Nvfp4Kernels, nvfp4_kernels)
+TE_DECLARE_CPU_KERNELS(HadamardKernels, hadamard_kernels)
 
 }  // namespace transformer_engine::cpu

@@ -23,19 +23,27 @@ inline constexpr float kHadamardScale = 0.25F;
 // The fixed signs + + + - + - - - - - - + - + - -: bit i is set where s[i] is -1.
 inline constexpr uint16_t kHadamardSigns = 0xD7E8;
 
-// v * H16, for floats and for vectors of floats.
-template <typename V>
-TE_NUMERIC void walsh_hadamard(V (&v)[kHadamardSize]) {
-  for (int distance = 1; distance < kHadamardSize; distance *= 2) {
-    for (int i = 0; i < kHadamardSize; ++i) {
-      if ((i & distance) == 0) {
-        const V a = v[i];
-        const V b = v[i + distance];
-        v[i] = a + b;
-        v[i + distance] = a - b;
-      }
+// One stage, for floats and for vectors of floats.
+template <int kDistance, typename V>
+TE_NUMERIC void hadamard_butterflies(V (&v)[kHadamardSize]) {
+  TE_UNROLL
+  for (int i = 0; i < kHadamardSize; ++i) {
+    if ((i & kDistance) == 0) {
+      const V a = v[i];
+      const V b = v[i + kDistance];
+      v[i] = a + b;
+      v[i + kDistance] = a - b;
     }
   }
+}
+
+// v * H16
+template <typename V>
+TE_NUMERIC void walsh_hadamard(V (&v)[kHadamardSize]) {
+  hadamard_butterflies<1>(v);
+  hadamard_butterflies<2>(v);
+  hadamard_butterflies<4>(v);
+  hadamard_butterflies<8>(v);
 }
 
 TE_NUMERIC void random_hadamard(float (&v)[kHadamardSize], uint16_t signs) {

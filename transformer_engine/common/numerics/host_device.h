@@ -14,6 +14,13 @@
 #define TE_HOST_DEVICE
 #endif
 
+// Before a loop of at most 16 turns over an array: unrolled, the array stays in registers.
+#if defined(__CUDACC__)
+#define TE_UNROLL _Pragma("unroll")
+#else
+#define TE_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #if defined(__GNUC__) || defined(__clang__)
 #define TE_NUMERIC TE_HOST_DEVICE __attribute__((always_inline)) inline constexpr
 #else

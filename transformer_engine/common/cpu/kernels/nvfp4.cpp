@@ -1,144 +1,74 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// NVFP4 (numerics/nvfp4.h): a tile of [128, 512] FP32, BF16 or FP16 becomes its part of the rowwise
-// and of the columnwise copy in one pass over the input.
+// NVFP4 (numerics/nvfp4.h): a tile of [128, 1024] FP32, BF16 or FP16 becomes its part of the
+// rowwise and of the columnwise copy in one pass over the input.
 //
-// The input is read in squares of 16 x 16. As loaded, a lane is a column, and 16 vectors are the
-// blocks of the columnwise copy; transposed, a lane is a row. Both go through the same code, which
-// works between vectors (simd/nvfp4.h). Read: the input once. Written: 9/16 of a byte per element
-// and copy. Codes are collected to whole cache lines: rowwise over 128 columns, columnwise over the
-// 128 rows of the tile.
+// The input is read in groups of 16 rows, a square at a time (simd/nvfp4_square.h). As loaded, a
+// lane is a column, and 16 vectors are blocks of the columnwise copy; transposed, a lane is a row.
+// Both go through the same code, which works between vectors (simd/nvfp4_blocks.h). Read: the input
+// once. Written: 9/16 of a byte per element and copy. Codes are collected to whole cache lines
+// (simd/nvfp4_strip.h): rowwise over 128 columns, columnwise over the 128 rows of the tile.
 #include "cpu/nvfp4_kernels.h"
+#include "cpu/simd/nvfp4_square.h"
 #include "cpu/simd/nvfp4_strip.h"
-#include "numerics/hadamard.h"
 
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
-constexpr int kGroups = kNvfp4Block / kWidth;  // vectors that 16 lanes take
+TE_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// 16 x 16 elements: group g of vectors has the lanes [g * kWidth, (g + 1) * kWidth).
-struct Square {
-  Blocks group[kGroups];
-};
-
-// Lanes are columns, vectors rows; what lies beyond the input is 0.
-template <typename T>
-TE_INLINE void load_square(const T* in, int64_t stride, int64_t rows, int64_t cols, Square& out) {
-  if (rows == kNvfp4Block && cols == kNvfp4Block) {
-#pragma GCC unroll 16
-    for (int row = 0; row < kNvfp4Block; ++row) {
-#pragma GCC unroll 4
-      for (int g = 0; g < kGroups; ++g) {
-        out.group[g][row] = load(in + row * stride + g * kWidth);
-      }
-    }
-    return;
-  }
-  for (int g = 0; g < kGroups; ++g) {
-    const int64_t left = cols - g * kWidth;
-    const int64_t count = left < 0 ? 0 : left < kWidth ? left : kWidth;
-    for (int row = 0; row < kNvfp4Block; ++row) {
-      const bool is_inside = row < rows && count > 0;
-      out.group[g][row] = is_inside ? load(in + row * stride + g * kWidth, count) : zero();
-    }
-  }
+// Streaming needs whole cache lines at aligned addresses.
+TE_INLINE bool is_line_aligned(const Nvfp4CopyTile& output) {
+  constexpr uint64_t kLineBytes = 64;
+  const uint64_t bits =
+      reinterpret_cast<uintptr_t>(output.data) | static_cast<uint64_t>(output.data_stride_bytes);
+  return bits % kLineBytes == 0;
 }
 
-TE_INLINE void transpose_square(const Square& in, Square& out) {
-#pragma GCC unroll 4
-  for (int from = 0; from < kGroups; ++from) {
-#pragma GCC unroll 4
-    for (int to = 0; to < kGroups; ++to) {
-      Vf part[kWidth];
-#pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) {
-        part[i] = in.group[from][to * kWidth + i];
-      }
-      transpose(part);
-#pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) {
-        out.group[to][from * kWidth + i] = part[i];
-      }
-    }
+// Of the amax of the tile's part of a copy, rows `row` and following in the lanes.
+TE_INLINE TensorScale tensor_scale(const Nvfp4CopyTile& copy, int64_t row) {
+  const numerics::Nvfp4Scale* tensor = copy.tensor;
+  if (!copy.is_row_scaled) {
+    return {set1(tensor->scale), set1(tensor->over_six), set1(tensor->inverse)};
   }
+  float lanes[3][kWidth];
+  for (int i = 0; i < kWidth; ++i) {
+    lanes[0][i] = tensor[row + i].scale;
+    lanes[1][i] = tensor[row + i].over_six;
+    lanes[2][i] = tensor[row + i].inverse;
+  }
+  return {load(lanes[0]), load(lanes[1]), load(lanes[2])};
 }
 
-// Signs of the transform as bits to flip.
-struct HadamardSigns {
-  int32_t flip[kNvfp4Block];
-
-  TE_INLINE explicit HadamardSigns(uint16_t signs) {
-    for (int i = 0; i < kNvfp4Block; ++i) {
-      flip[i] = ((signs >> i) & 1) != 0 ? INT32_MIN : 0;
+// Whether the scales of the tile's part of a copy are, or there is none.
+TE_INLINE bool are_ordinary(const Nvfp4CopyTile& copy, int64_t rows) {
+  const int64_t count = copy.tensor == nullptr ? 0 : copy.is_row_scaled ? rows : 1;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!is_ordinary(copy.tensor[i])) {
+      return false;
     }
   }
-};
-
-TE_INLINE void flip_signs(Blocks& v, const HadamardSigns& signs) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kNvfp4Block; ++i) {
-    v[i] = as_float(as_int(v[i]) ^ set1_int(signs.flip[i]));
-  }
+  return true;
 }
 
-// One copy's side of the work on a tile.
-struct Side {
-  const Nvfp4CopyTile* output;
-  const QuantizeNvfp4Args* options;
-  bool is_columnwise;
-
-  TE_INLINE TensorScale tensor_scale(int64_t first_row) const {
-    const numerics::Nvfp4Scale* tensor = output->tensor;
-    if (!output->is_row_scaled) {
-      return {set1(tensor->scale), set1(tensor->over_six), set1(tensor->inverse)};
-    }
-    tensor += first_row;
-    float lanes[3][kWidth];
-    for (int i = 0; i < kWidth; ++i) {
-      lanes[0][i] = tensor[i].scale;
-      lanes[1][i] = tensor[i].over_six;
-      lanes[2][i] = tensor[i].inverse;
-    }
-    return {load(lanes[0]), load(lanes[1]), load(lanes[2])};
+// What the scale of a square tile rounds, by its amax; four over six takes the errors of its rows,
+// summed by halves.
+template <int kGroups>
+[[gnu::noinline]] float tile_target(float amax, const Blocks (&rowwise)[kGroups],
+                                    const BlocksTask& task) {
+  const float target = reduce_max(set1(amax) * task.tensor.over_six);
+  const FourOverSix mode = task.options->four_over_six;
+  if (mode == FourOverSix::kNone) {
+    return target;
   }
-};
-
-TE_INLINE PackedBlocks quantize_blocks(const Blocks& v, const BlocksAmax& amax, Vf target,
-                                       const TensorScale& tensor, const BlocksPlace& place,
-                                       const QuantizeNvfp4Args& options) {
-  const BlockScale block = block_scale(target, tensor);
-  PackedBlocks packed;
-  packed.scale_code = block.code;
-  if (options.is_stochastic) {
-    encode_stochastic(v, block.multiplier, place, options.seed, packed.words);
-  } else {
-    const bool is_ordinary = amax.is_finite && !saturates(target, amax.amax);
-    encode_nearest(v, block.multiplier, is_ordinary, packed.words);
-  }
-  return packed;
-}
-
-// Four over six: what the scale of each block rounds.
-TE_INLINE Vf better_target(const Blocks& v, Vf target, const TensorScale& tensor,
-                           FourOverSix mode) {
-  const Vf to_four = target * set1(1.5F);
-  const Vf error_of_six = error_of(v, block_scale(target, tensor), tensor, mode);
-  const Vf error_of_four = error_of(v, block_scale(to_four, tensor), tensor, mode);
-  return select(less(error_of_four, error_of_six), to_four, target);
-}
-
-// The same for a tile as a whole: `rowwise` has its blocks along the rows of the input.
-TE_INLINE float better_tile_target(const Square& rowwise, float target, const TensorScale& tensor,
-                                   FourOverSix mode) {
   const float targets[2] = {target, target * 1.5F};
   float errors[2];
   for (int choice = 0; choice < 2; ++choice) {
-    const BlockScale block = block_scale(set1(targets[choice]), tensor);
+    const BlockScale block = block_scale(set1(targets[choice]), task.tensor);
     Vf error[kGroups];
     for (int g = 0; g < kGroups; ++g) {
-      error[g] = error_of(rowwise.group[g], block, tensor, mode);
+      error[g] = error_of(rowwise[g], block, task.tensor, mode);
     }
     for (int half = kGroups / 2; half > 0; half /= 2) {
       for (int g = 0; g < half; ++g) {
@@ -150,209 +80,283 @@ TE_INLINE float better_tile_target(const Square& rowwise, float target, const Te
   return targets[errors[1] < errors[0] ? 1 : 0];
 }
 
-// Quantizes a square, blocks along its vectors, into block number `block` of the strips.
-TE_INLINE void quantize_square(const Square& square, const Square& rowwise, const Side& side,
-                               const TensorScale (&tensor)[kGroups], const BlocksPlace& place,
-                               int block, Strip* strips) {
-  const QuantizeNvfp4Args& options = *side.options;
-  BlocksAmax amax[kGroups];
-  Vf tile_amax = zero();
-#pragma GCC unroll 4
-  for (int g = 0; g < kGroups; ++g) {
-    amax[g] = amax_of(square.group[g]);
-    tile_amax = max(tile_amax, amax[g].amax);
-  }
-  float tile_target = 0.0F;
-  if (options.has_square_tiles) {
-    tile_amax = set1(reduce_max(tile_amax));
-    tile_target = reduce_max(tile_amax * tensor[0].over_six);
-    if (options.four_over_six != FourOverSix::kNone) {
-      tile_target = better_tile_target(rowwise, tile_target, tensor[0], options.four_over_six);
-    }
-  }
-#pragma GCC unroll 4
-  for (int g = 0; g < kGroups; ++g) {
-    const Blocks& v = square.group[g];
-    Vf target = amax[g].amax * tensor[g].over_six;
-    if (options.has_square_tiles) {
-      amax[g].amax = tile_amax;
-      target = set1(tile_target);
-    } else if (options.four_over_six != FourOverSix::kNone) {
-      target = better_target(v, target, tensor[g], options.four_over_six);
-    }
-    BlocksPlace lanes = place;
-    lanes.row += g * kWidth;
-    strips[g].put(block, quantize_blocks(v, amax[g], target, tensor[g], lanes, options));
-  }
-}
-
-// Writes strip number `group` of a square's rows, whose row `first_row` and block `first_block`
-// within the tile of the copy it starts at.
-TE_INLINE void write_strip(const Strip& strip, const Nvfp4CopyTile& output, int64_t first_row,
-                           int64_t first_block, const StripExtent& extent, bool stream) {
-  write_codes(strip, extent,
-              output.data + first_row * output.data_stride_bytes + first_block * kBlockBytes,
-              output.data_stride_bytes, stream);
-  write_scales(
-      strip, extent,
-      output.scales + first_row * output.scale_row_stride + first_block * output.scale_col_stride,
-      output.scale_row_stride, output.scale_col_stride);
-}
-
-// Writes the strips of 16 rows, of which `rows` exist.
-TE_INLINE void write_strips(const Strip* strips, const Nvfp4CopyTile& output, int64_t first_row,
-                            int64_t first_block, int64_t rows, int blocks, bool stream) {
-  for (int g = 0; g < kGroups; ++g) {
-    const int64_t left = rows - g * kWidth;
-    const int count = static_cast<int>(left < 0 ? 0 : left < kWidth ? left : kWidth);
-    write_strip(strips[g], output, first_row + g * kWidth, first_block, {count, blocks}, stream);
-  }
-}
-
-constexpr int64_t kStripCols = kStripBlocks * kNvfp4Block;
-static_assert(kNvfp4TileRows == kStripCols, "the rows of a tile fill a strip of the other copy");
-
-TE_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// Streaming needs whole cache lines at aligned addresses.
-TE_INLINE bool is_line_aligned(const Nvfp4CopyTile& output) {
-  constexpr uint64_t kLineBytes = 64;
-  return (reinterpret_cast<uintptr_t>(output.data) |
-          static_cast<uint64_t>(output.data_stride_bytes)) %
-             kLineBytes ==
-         0;
-}
-
-template <typename T>
+// Square tiles need FloatSquare: there, the groups of a square are one block high and wide.
+template <typename Square, bool kHasTiles>
 class TileQuantizer {
  public:
   TE_INLINE explicit TileQuantizer(const Nvfp4Tile& tile)
       : tile_(tile),
-        rowwise_{&tile.rowwise, tile.options, false},
-        columnwise_{&tile.columnwise, tile.options, true},
+        options_(*tile.options),
         signs_(tile.options->hadamard_signs),
+        unit_(tile.options->has_hadamard ? numerics::kHadamardScale : 1.0F),
         has_rowwise_(tile.rowwise.data != nullptr),
         has_columnwise_(tile.columnwise.data != nullptr),
         stream_rowwise_(tile.stream && is_line_aligned(tile.rowwise)),
         stream_columnwise_(tile.stream && is_line_aligned(tile.columnwise)) {}
 
   TE_INLINE void run() {
-    for (int64_t row = 0; row < tile_.rows; row += kNvfp4Block) {
-      quantize_rows(row);
+    const bool is_plain = are_ordinary(tile_.rowwise, tile_.rows) &&
+                          are_ordinary(tile_.columnwise, tile_.cols) && !options_.is_stochastic &&
+                          !(kHasTiles && options_.has_hadamard) &&
+                          options_.four_over_six == FourOverSix::kNone;
+    if (!is_plain) {
+      quantize_squares([&](const Part& part) { quantize_any(part); });
+    } else if (!has_columnwise_) {
+      quantize_squares([&](const Part& part) { quantize_plain<true, false>(part); });
+    } else if (!has_rowwise_) {
+      quantize_squares([&](const Part& part) { quantize_plain<false, true>(part); });
+    } else {
+      quantize_squares([&](const Part& part) { quantize_plain<true, true>(part); });
     }
-    if (has_columnwise_) {
-      const int blocks = static_cast<int>((tile_.rows + kNvfp4Block - 1) / kNvfp4Block);
-      for (int64_t col = 0; col < tile_.cols; col += kNvfp4Block) {
-        write_strips(column_strips_[col / kNvfp4Block], tile_.columnwise, col, 0, tile_.cols - col,
-                     blocks, stream_columnwise_);
-      }
-    }
-#if TE_ISA_LEVEL >= 1
     if (stream_rowwise_ || stream_columnwise_) {
-      _mm_sfence();
+      finish_streaming();
     }
-#endif
   }
 
  private:
-  // 16 rows of the input.
-  TE_INLINE void quantize_rows(int64_t row) {
-    const int64_t rows = smaller(tile_.rows - row, kNvfp4Block);
-    TensorScale row_scale[kGroups];
-    TensorScale col_scale[kGroups];
-    for (int g = 0; g < kGroups; ++g) {
-      row_scale[g] = has_rowwise_ ? rowwise_.tensor_scale(row + g * kWidth) : TensorScale{};
-      col_scale[g] = has_columnwise_ ? columnwise_.tensor_scale(0) : TensorScale{};
-    }
-    const T* in = static_cast<const T*>(tile_.input) + row * tile_.input_stride;
-    Strip strips[kGroups];
-    for (int64_t col = 0; col < tile_.cols; col += kNvfp4Block) {
-      Square square;
-      load_square(in + col, tile_.input_stride, rows, smaller(tile_.cols - col, kNvfp4Block),
-                  square);
-      Square transposed;
-      if (has_rowwise_ || tile_.options->has_square_tiles) {
-        transpose_square(square, transposed);
-      }
-      const int block = static_cast<int>(col / kNvfp4Block % kStripBlocks);
-      if (has_rowwise_) {
-        const BlocksPlace place = {tile_.first_row + row, tile_.first_col + col, false};
-        quantize_square(transposed, transposed, rowwise_, row_scale, place, block, strips);
-        if (block == kStripBlocks - 1 || col + kNvfp4Block >= tile_.cols) {
-          write_strips(strips, tile_.rowwise, row, col / kNvfp4Block - block, rows, block + 1,
-                       stream_rowwise_);
+  static constexpr int kGroups = Square::kGroups;
+  static constexpr int kRowStrips = kNvfp4Block / kWidth;
+  typedef typename Square::Element Element;
+  typedef Blocks Groups[kGroups];
+
+  // A square's place in the tile.
+  struct Part {
+    int64_t row, col, rows, cols;
+  };
+
+  TE_INLINE Square load_square(const Part& part) const {
+    const auto* in = static_cast<const Element*>(tile_.input);
+    Square square;
+    square.load(in + part.row * tile_.input_stride + part.col, tile_.input_stride, part.rows,
+                part.cols);
+    return square;
+  }
+
+  template <typename Quantize>
+  TE_INLINE void quantize_squares(const Quantize& quantize) {
+    for (int64_t row = 0; row < tile_.rows; row += kNvfp4Block) {
+      const int64_t rows = smaller(tile_.rows - row, kNvfp4Block);
+      for (int64_t col = 0; col < tile_.cols; col += Square::kCols) {
+        const int64_t cols = smaller(tile_.cols - col, Square::kCols);
+        quantize({row, col, rows, cols});
+        const int64_t blocks = (col % kStripCols + cols + kNvfp4Block - 1) / kNvfp4Block;
+        if (has_rowwise_ && (blocks == kStripBlocks || col + cols == tile_.cols)) {
+          write_rows(row, col / kStripCols * kStripBlocks,
+                     {static_cast<int>(rows), static_cast<int>(blocks)});
         }
-      }
-      if (has_columnwise_) {
-        if (tile_.options->has_hadamard) {
-          transform(square);
+        if (has_columnwise_ && row + kNvfp4Block >= tile_.rows) {
+          write_columns(col);
         }
-        const BlocksPlace place = {tile_.first_col + col, tile_.first_row + row, true};
-        quantize_square(square, transposed, columnwise_, col_scale, place,
-                        static_cast<int>(row / kNvfp4Block), column_strips_[col / kNvfp4Block]);
       }
     }
   }
 
-  TE_INLINE void transform(Square& square) const {
-#pragma GCC unroll 4
-    for (int g = 0; g < kGroups; ++g) {
-      Blocks& v = square.group[g];
-      flip_signs(v, signs_);
-      numerics::walsh_hadamard(v);
-#pragma GCC unroll 16
-      for (int i = 0; i < kNvfp4Block; ++i) {
-        v[i] *= set1(numerics::kHadamardScale);
+  template <bool kRowwise, bool kColumnwise>
+  TE_INLINE void quantize_plain(const Part& part) {
+    if (!quantize_ordinary<kRowwise, kColumnwise>(part)) {
+      quantize_any(part);
+    }
+  }
+
+  // Rows of the input that the lanes of a group of rowwise blocks are, from the square's first on.
+  static constexpr int row_of_group(int g) { return g / Square::kBlocks * kWidth; }
+
+  TE_INLINE void put_rowwise(const Part& part, int g, const PackedBlocks& packed) {
+    const int64_t block = part.col % kStripCols / kNvfp4Block + g % Square::kBlocks;
+    row_strips_[row_of_group(g) / kWidth].put(static_cast<int>(block), packed);
+  }
+  TE_INLINE void put_columnwise(const Part& part, int g, const PackedBlocks& packed) {
+    column_strips_[part.col / Square::kCols][g].put(static_cast<int>(part.row / kNvfp4Block),
+                                                    packed);
+  }
+
+  // Round to nearest, a scale per block, and numbers that need no special care; false where some
+  // do. From amax to the multiplier is a chain of some 40 cycles that begins with a division's
+  // worth of waiting; the encoding of other blocks stands after each, since the processor does not
+  // look further ahead than that.
+  template <bool kRowwise, bool kColumnwise>
+  TE_INLINE bool quantize_ordinary(const Part& part) {
+    const Square square = load_square(part);
+    Square transposed = square;
+    Square columns_of = square;
+    OrdinaryCheck check;
+    Vf tile_amax = zero();
+    if constexpr (kHasTiles || !kRowwise) {
+      const Vf largest = square.largest();
+      check.add_amax(largest);
+      tile_amax = set1(reduce_max(largest));
+    }
+    OrdinaryScale row_scale[kGroups];
+    if constexpr (kRowwise) {
+      transposed.transpose();
+      TE_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        const Vf amax = kHasTiles ? tile_amax : transposed.rows(g).amax();
+        check.add_amax(amax);
+        row_scale[g] = check.scale(amax, tensor_scale(tile_.rowwise, part.row + row_of_group(g)));
       }
+    }
+    Columns columns[2];
+    if constexpr (kColumnwise) {
+      if (options_.has_hadamard) {
+        columns_of.flip_signs(signs_);
+      }
+      prepare_columns(columns_of, 0, tile_amax, columns[0], check);
+    }
+    if constexpr (kRowwise) {
+      TE_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        put_rowwise(part, g, encode_ordinary_blocks(transposed.rows(g), row_scale[g]));
+      }
+    }
+    if constexpr (kColumnwise) {
+      TE_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        if (g + 1 < kGroups) {
+          prepare_columns(columns_of, g + 1, tile_amax, columns[(g + 1) % 2], check);
+        }
+        put_columnwise(part, g, encode_ordinary_blocks(columns[g % 2].v, columns[g % 2].scale));
+      }
+    }
+    return check.is_passed();
+  }
+
+  struct Columns {
+    Blocks v;
+    OrdinaryScale scale;
+  };
+  TE_INLINE void prepare_columns(const Square& square, int g, Vf tile_amax, Columns& columns,
+                                 OrdinaryCheck& check) const {
+    square.columns(g, columns.v);
+    if (!kHasTiles && options_.has_hadamard) {
+      numerics::walsh_hadamard(columns.v);
+    }
+    const TensorScale tensor = tensor_scale(tile_.columnwise, 0);
+    const Vf amax = kHasTiles ? tile_amax : amax_of_tame(columns.v);
+    columns.scale = check.scale(amax, OrdinaryCheck::with_unit(tensor, unit_));
+  }
+
+  // Any elements and options.
+  [[gnu::noinline]] void quantize_any(const Part& part) {
+    const Square square = load_square(part);
+    Square transposed = square;
+    transposed.transpose();
+    Groups v;
+    if (has_rowwise_) {
+      for (int g = 0; g < kGroups; ++g) {
+        const auto elements = transposed.rows(g);
+        for (int i = 0; i < kNvfp4Block; ++i) {
+          v[g][i] = elements[i];
+        }
+      }
+      const TileAmax tile_amax(v);
+      for (int g = 0; g < kGroups; ++g) {
+        const BlocksTask task = {
+            tensor_scale(tile_.rowwise, part.row + row_of_group(g)),
+            {tile_.first_row + part.row + row_of_group(g), 1,
+             tile_.first_col + part.col + g % Square::kBlocks * kNvfp4Block, false},
+            &options_};
+        put_rowwise(part, g, quantize_group(v[g], transposed, tile_amax, task));
+      }
+    }
+    if (has_columnwise_) {
+      Square columns_of = square;
+      if (options_.has_hadamard) {
+        columns_of.flip_signs(signs_);
+      }
+      for (int g = 0; g < kGroups; ++g) {
+        columns_of.columns(g, v[g]);
+        if (options_.has_hadamard) {
+          numerics::walsh_hadamard(v[g]);
+          for (Vf& elements : v[g]) {
+            elements *= set1(numerics::kHadamardScale);
+          }
+        }
+      }
+      const TileAmax tile_amax(v);
+      for (int g = 0; g < kGroups; ++g) {
+        const BlocksTask task = {tensor_scale(tile_.columnwise, 0),
+                                 {tile_.first_col + part.col + g * Square::kColumnGroupStep,
+                                  Square::kColumnLaneStep, tile_.first_row + part.row, true},
+                                 &options_};
+        put_columnwise(part, g, quantize_group(v[g], transposed, tile_amax, task));
+      }
+    }
+  }
+
+  // max |x| of the square tile, where there are tiles.
+  struct TileAmax {
+    float value = 0.0F;
+
+    TE_INLINE explicit TileAmax(const Groups& v) {
+      if constexpr (kHasTiles) {
+        Vf largest = zero();
+        for (const Blocks& blocks : v) {
+          largest = max(amax_of_any(blocks), largest);
+        }
+        value = reduce_max(largest);
+      }
+    }
+  };
+
+  // `transposed` has the blocks along the rows of the input whatever the copy.
+  TE_INLINE PackedBlocks quantize_group(const Blocks& v, const Square& transposed,
+                                        const TileAmax& tile_amax, const BlocksTask& task) const {
+    if constexpr (kHasTiles) {
+      return quantize_any_blocks(
+          v, set1(tile_target<kGroups>(tile_amax.value, transposed.group, task)), task);
+    } else {
+      return quantize_any_blocks(v, block_target(v, task), task);
+    }
+  }
+
+  TE_INLINE void write_rows(int64_t row, int64_t block, const StripExtent& extent) {
+    for (int i = 0; i < kRowStrips; ++i) {
+      const int left = extent.rows - i * kWidth;
+      write_strip(row_strips_[i], tile_.rowwise, {row + i * kWidth, 1, block},
+                  {left < kWidth ? left : kWidth, extent.blocks}, stream_rowwise_);
+    }
+  }
+
+  // Of the square at column `col`, whose last rows are done: between the squares of other columns,
+  // so that the memory keeps up.
+  TE_INLINE void write_columns(int64_t col) {
+    const auto blocks = static_cast<int>((tile_.rows + kNvfp4Block - 1) / kNvfp4Block);
+    for (int g = 0; g < kGroups; ++g) {
+      const int64_t first = col + g * Square::kColumnGroupStep;
+      const int64_t left =
+          (tile_.cols - first + Square::kColumnLaneStep - 1) / Square::kColumnLaneStep;
+      write_strip(column_strips_[col / Square::kCols][g], tile_.columnwise,
+                  {first, Square::kColumnLaneStep, 0},
+                  {static_cast<int>(smaller(left, kWidth)), blocks}, stream_columnwise_);
     }
   }
 
   const Nvfp4Tile& tile_;
-  const Side rowwise_;
-  const Side columnwise_;
-  const HadamardSigns signs_;
+  const QuantizeNvfp4Args& options_;
+  const typename Square::Signs signs_;
+  const float unit_;  // of the elements after transform()
   const bool has_rowwise_;
   const bool has_columnwise_;
   const bool stream_rowwise_;
   const bool stream_columnwise_;
-  Strip column_strips_[kNvfp4TileCols / kNvfp4Block][kGroups];
+  Strip row_strips_[kRowStrips];
+  Strip column_strips_[kNvfp4TileCols / Square::kCols][kGroups];
 };
 
 template <typename T>
 void quantize(const Nvfp4Tile& tile) {
-  TileQuantizer<T>(tile).run();
-}
-
-template <typename T>
-HadamardAmax hadamard_amax(const HadamardAmaxStrip& strip) {
-  const HadamardSigns signs(strip.signs);
-  Vf before = zero();
-  Vf after = zero();
-  for (int64_t row = 0; row < strip.rows; row += kNvfp4Block) {
-    const T* in = static_cast<const T*>(strip.input) + row * strip.input_stride;
-    const int64_t rows = smaller(strip.rows - row, kNvfp4Block);
-    for (int64_t col = 0; col < strip.cols; col += kNvfp4Block) {
-      Square square;
-      load_square(in + col, strip.input_stride, rows, smaller(strip.cols - col, kNvfp4Block),
-                  square);
-#pragma GCC unroll 4
-      for (int g = 0; g < kGroups; ++g) {
-        Blocks& v = square.group[g];
-        before = max(before, amax_of(v).amax);
-        flip_signs(v, signs);
-        numerics::walsh_hadamard(v);
-        after = max(after, amax_of(v).amax);
-      }
-    }
+  if (tile.options->has_square_tiles) {
+    TileQuantizer<FloatSquare<T>, true>(tile).run();
+  } else {
+    TileQuantizer<typename SquareOf<T>::Type, false>(tile).run();
   }
-  return {reduce_max(before), reduce_max(after * set1(numerics::kHadamardScale))};
 }
 
 }  // namespace
 
 const Nvfp4Kernels nvfp4_kernels = {
     .quantize = {&quantize<float>, &quantize<Bf16>, &quantize<Fp16>},
-    .hadamard_amax = {&hadamard_amax<float>, &hadamard_amax<Bf16>, &hadamard_amax<Fp16>},
 };
 
 }  // namespace transformer_engine::cpu::TE_ISA

@@ -76,16 +76,25 @@ TE_INLINE Vi or_masked(Vi a, Vi b, Vi mask) {
 #endif
 }
 
-// Element i of 8: rotating by one bit puts the sign below the code.
+// A rounded vector's code and sign, next to each other after rotating by one bit, with the sign
+// below the code, become nibble i of 8. Nibbles come in order: `word` holds those before i.
+#if TE_ISA_LEVEL >= 3
+// From above: the word moves down by a nibble for each.
+template <int i>
+TE_INLINE Vi insert_rotated_code(Vi word, Vf rounded) {
+  return {_mm512_shrdi_epi32(word.v, rotate_left<1>(as_int(rounded)).v, 4)};
+}
+#else
 template <int i>
 TE_INLINE Vi insert_rotated_code(Vi word, Vf rounded) {
   return or_masked(word, rotate_left<4 * i + 1>(as_int(rounded)),
                    set1_int(static_cast<int32_t>(0xFU << (4 * i))));
 }
+#endif
 
 // The codes of 8 rounded vectors as words: element i of a lane in its nibble i.
 TE_INLINE Vi pack_e2m1(const Vf* rounded) {
-  Vi word = rotate_left<1>(as_int(rounded[0])) & set1_int(0xF);
+  Vi word = insert_rotated_code<0>(set1_int(0), rounded[0]);
   word = insert_rotated_code<1>(word, rounded[1]);
   word = insert_rotated_code<2>(word, rounded[2]);
   word = insert_rotated_code<3>(word, rounded[3]);

@@ -1,24 +1,18 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks of NVFP4 side by side: a lane is a block, v[i] has element i of every block. So amax,
-// scales, transform and packing are operations between vectors, for rows (after a transpose of the
-// input) and for columns (as loaded) alike. The vector form of numerics/nvfp4.h, bit for bit.
+// Scales and codes of blocks of NVFP4: the vector form of numerics/nvfp4.h, bit for bit.
 #pragma once
 
 #include <transformer_engine/block_scaling.h>
 
-#include "cpu/simd/e2m1.h"
 #include "cpu/simd/fp8.h"
+#include "cpu/simd/nvfp4_blocks.h"
 #include "cpu/simd/philox.h"
 #include "numerics/nvfp4.h"
 
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
-
-constexpr int kNvfp4Block = numerics::kNvfp4Block;
-
-typedef Vf Blocks[kNvfp4Block];
 
 // numerics::Nvfp4Scale per lane.
 struct TensorScale {
@@ -49,67 +43,90 @@ TE_INLINE BlockScale block_scale(Vf target, const TensorScale& tensor) {
   return result;
 }
 
-// max |x| per block, and whether all elements are finite.
-struct BlocksAmax {
-  Vf amax;
-  bool is_finite;
+// Place of the blocks in their copy, for the random bits: lane i is row `row + i * row_step`, all
+// with the same upper word.
+struct BlocksPlace {
+  int64_t row;
+  int row_step;
+  int64_t col;  // of element 0
+  bool is_columnwise;
 };
-TE_INLINE BlocksAmax amax_of(const Blocks& v) {
-  // Four chains, since one would wait for the latency of max. 0 * x is 0, or NaN for NaN and Inf.
-  Vf largest[4];
-  Vf poison[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    largest[i] = zero();
-    poison[i] = zero();
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kNvfp4Block; ++i) {
-    largest[i % 4] = max_magnitude(v[i], largest[i % 4]);
-    poison[i % 4] = multiply_add_exact_product(v[i], zero(), poison[i % 4]);
-  }
-  const Vf any_poison = (poison[0] + poison[1]) + (poison[2] + poison[3]);
-  BlocksAmax result = {max(max(largest[0], largest[1]), max(largest[2], largest[3])), true};
-  if (any(is_nan(any_poison))) {
-    result = {zero(), false};
-    for (int i = 0; i < kNvfp4Block; ++i) {
-      result.amax = max_abs(v[i], result.amax);
-    }
-  }
-  return result;
-}
 
 struct PackedBlocks {
   Vi scale_code;
-  Vi words[2];  // elements 0 to 7, 8 to 15
+  Vi words[2];  // codes of the elements 0 to 7, 8 to 15
 };
 
-// Round to nearest even. `is_ordinary`: no NaN, and no |x * multiplier| of 7 or more.
-TE_INLINE void encode_nearest(const Blocks& v, Vf multiplier, bool is_ordinary, Vi (&words)[2]) {
-#pragma GCC unroll 2
-  for (int half = 0; half < 2; ++half) {
-    Vf rounded[8];
-    if (is_ordinary) {
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        rounded[i] = round_e2m1(v[8 * half + i] * multiplier);
-      }
-    } else {
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        rounded[i] = round_e2m1(saturate_e2m1(v[8 * half + i] * multiplier));
-      }
-    }
-    words[half] = pack_e2m1(rounded);
+// Round to nearest even where no |x * multiplier| reaches 7 and nothing is NaN.
+template <int kFirst, typename Elements>
+TE_INLINE Vi encode_ordinary(const Elements& elements, Vf multiplier) {
+  Vf rounded[8];
+  TE_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    rounded[i] = round_e2m1(elements[kFirst + i] * multiplier);
   }
+  return pack_e2m1(rounded);
 }
 
+// What blocks are encoded with by the short way, and whether that may be taken: all numbers are
+// tame; where a block is not 0 its scale is neither denormal nor clamped; and the tensor's scale is
+// neither tiny nor huge.
+//
 // Where a scale of normal size follows amax, |x| * multiplier is at most 6 * 17 / 16 and a little:
-// E4M3 rounds by at most 1 / 16 down. 464 still rounds to the largest scale.
-TE_INLINE bool saturates(Vf target, Vf amax) {
-  const Mask is_denormal = less(target, set1(Fp8Constants<numerics::E4M3>::kMinNormal));
-  return any((is_denormal & less(zero(), amax)) | less(set1(464.0F), target));
+// E4M3 rounds down by at most 1 / 16 of itself; 464 still rounds to the largest scale. So nothing
+// saturates. And the factor of the transform may be moved from the elements to the tensor's scale:
+// both are exact, or the element becomes 0 either way.
+struct OrdinaryScale {
+  Vi code;
+  Vf multiplier;
+};
+
+TE_INLINE bool is_ordinary(const numerics::Nvfp4Scale& tensor) {
+  return tensor.scale > 0x1p-90F && tensor.scale < 0x1p90F;
 }
+
+class OrdinaryCheck {
+ public:
+  TE_INLINE void add_amax(Vf amax) { failed_ = failed_ | !less(amax, set1(kTameLimit)); }
+
+  // For elements that are `unit` times the vectors: 1, or the transform's factor.
+  static TE_INLINE TensorScale with_unit(const TensorScale& tensor, float unit) {
+    return {tensor.scale, tensor.over_six * set1(unit), tensor.inverse * set1(1.0F / unit)};
+  }
+
+  TE_INLINE OrdinaryScale scale(Vf amax, const TensorScale& tensor) {
+    using Constants = Fp8Constants<numerics::E4M3>;
+    const Vf target = amax * tensor.over_six;
+    const Vf normal = max(target, set1(Constants::kMinNormal));
+    failed_ = failed_ | less(set1(464.0F), target) | (less(target, normal) & less(zero(), amax));
+    const Vf addend =
+        as_float(as_int(normal) & set1_int(static_cast<int32_t>(numerics::kFloatExponentBits))) *
+        set1(Constants::kStepsPerBinade);
+    const Vf sum = addend + target;
+    const Vi code = as_int(sum) + shift_right_logical<Constants::kShift>(as_int(sum));
+    const Vf multiplier = set1(1.0F) / ((sum - addend) * tensor.inverse);
+    return {(code - set1_int(Constants::kSurplus)) & set1_int(0x7F),
+            min(multiplier, set1(numerics::kFloatMax))};
+  }
+  TE_INLINE bool is_passed() const { return !any(failed_); }
+
+ private:
+  Mask failed_ = less(zero(), zero());
+};
+
+template <typename Elements>
+TE_INLINE PackedBlocks encode_ordinary_blocks(const Elements& elements,
+                                              const OrdinaryScale& scale) {
+  return {scale.code,
+          {encode_ordinary<0>(elements, scale.multiplier),
+           encode_ordinary<8>(elements, scale.multiplier)}};
+}
+
+struct BlocksTask {
+  TensorScale tensor;
+  BlocksPlace place;
+  const QuantizeNvfp4Args* options;
+};
 
 // See encode_e2m1_stochastic in numerics/nvfp4.h; the result is as that of round_e2m1. `random` has
 // 16 bits per lane.
@@ -131,40 +148,37 @@ TE_INLINE Vf round_e2m1_stochastic(Vf y, Vi random) {
   return copysign(as_float(code), saturated);
 }
 
-// Place of the blocks in their copy, for the random bits: lane i is row `row + i`, below the next
-// multiple of 16.
-struct BlocksPlace {
-  int64_t row;
-  int64_t col;  // of element 0
-  bool is_columnwise;
-};
+TE_INLINE Vi rows_of_lanes(const BlocksPlace& place) {
+  float bits[kWidth];
+  for (int i = 0; i < kWidth; ++i) {
+    bits[i] = numerics::float_of_bits(static_cast<uint32_t>(place.row + i * place.row_step));
+  }
+  return as_int(load(bits));
+}
 
-TE_INLINE Vi rows_of_lanes(int64_t row) {
-  alignas(64) static constexpr int32_t kLanes[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                     8, 9, 10, 11, 12, 13, 14, 15};
-  Vf lanes;
-  __builtin_memcpy(&lanes, kLanes, sizeof(lanes));
-  return as_int(lanes) + set1_int(static_cast<int32_t>(row));
+TE_INLINE numerics::PhiloxWords<Vi> random_words(const BlocksPlace& place, Vi rows, int half,
+                                                 uint64_t seed) {
+  const auto scalar = numerics::nvfp4_random_counter(
+      place.row, place.col + half * numerics::kNvfp4RandomGroup, place.is_columnwise);
+  numerics::PhiloxWords<Vi> counter;
+  counter.word[0] = rows;
+  for (int i = 1; i < 4; ++i) {
+    counter.word[i] = set1_int(static_cast<int32_t>(scalar.word[i]));
+  }
+  return numerics::philox4x32_10(counter, numerics::philox_key(seed));
 }
 
 TE_INLINE void encode_stochastic(const Blocks& v, Vf multiplier, const BlocksPlace& place,
                                  uint64_t seed, Vi (&words)[2]) {
-  const Vi low_half = set1_int(0xFFFF);
+  const Vi rows = rows_of_lanes(place);
   for (int half = 0; half < 2; ++half) {
-    const auto scalar = numerics::nvfp4_random_counter(
-        place.row, place.col + half * numerics::kNvfp4RandomGroup, place.is_columnwise);
-    numerics::PhiloxWords<Vi> counter;
-    counter.word[0] = rows_of_lanes(place.row);
-    for (int i = 1; i < 4; ++i) {
-      counter.word[i] = set1_int(static_cast<int32_t>(scalar.word[i]));
-    }
-    const auto random = numerics::philox4x32_10(counter, numerics::philox_key(seed));
+    const auto random = random_words(place, rows, half, seed);
     Vf rounded[8];
-#pragma GCC unroll 4
+    TE_UNROLL
     for (int i = 0; i < 4; ++i) {
       const Vf* pair = v + 8 * half + 2 * i;
       const Vi bits = random.word[i];
-      rounded[2 * i] = round_e2m1_stochastic(pair[0] * multiplier, bits & low_half);
+      rounded[2 * i] = round_e2m1_stochastic(pair[0] * multiplier, bits & set1_int(0xFFFF));
       rounded[2 * i + 1] =
           round_e2m1_stochastic(pair[1] * multiplier, shift_right_logical<16>(bits));
     }
@@ -176,6 +190,7 @@ TE_INLINE void encode_stochastic(const Blocks& v, Vf multiplier, const BlocksPla
 TE_INLINE Vf error_of(const Blocks& v, const BlockScale& block, const TensorScale& tensor,
                       FourOverSix mode) {
   Blocks errors;
+  TE_UNROLL
   for (int i = 0; i < kNvfp4Block; ++i) {
     const Vf y = saturate_e2m1(v[i] * block.multiplier);
     const Vf addend = e2m1_addend(y);
@@ -184,6 +199,40 @@ TE_INLINE Vf error_of(const Blocks& v, const BlockScale& block, const TensorScal
     errors[i] = mode == FourOverSix::kMeanSquaredError ? error * error : error;
   }
   return numerics::sum_by_halves(errors);
+}
+
+// Any elements and any rounding; `target` as for block_scale.
+[[gnu::noinline]] PackedBlocks quantize_any_blocks(const Blocks& v, Vf target,
+                                                   const BlocksTask& task) {
+  const BlockScale block = block_scale(target, task.tensor);
+  PackedBlocks packed;
+  packed.scale_code = block.code;
+  if (task.options->is_stochastic) {
+    encode_stochastic(v, block.multiplier, task.place, task.options->seed, packed.words);
+    return packed;
+  }
+  for (int half = 0; half < 2; ++half) {
+    Vf rounded[8];
+    TE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      rounded[i] = round_e2m1(saturate_e2m1(v[8 * half + i] * block.multiplier));
+    }
+    packed.words[half] = pack_e2m1(rounded);
+  }
+  return packed;
+}
+
+// What the scale of each block rounds; four over six takes the smaller error.
+[[gnu::noinline]] Vf block_target(const Blocks& v, const BlocksTask& task) {
+  const Vf target = amax_of_any(v) * task.tensor.over_six;
+  const FourOverSix mode = task.options->four_over_six;
+  if (mode == FourOverSix::kNone) {
+    return target;
+  }
+  const Vf to_four = target * set1(1.5F);
+  const Vf error_of_six = error_of(v, block_scale(target, task.tensor), task.tensor, mode);
+  const Vf error_of_four = error_of(v, block_scale(to_four, task.tensor), task.tensor, mode);
+  return select(less(error_of_four, error_of_six), to_four, target);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 // in each, collected a block at a time with a lane per row, and written a row at a time.
 #pragma once
 
+#include "cpu/nvfp4_kernels.h"
 #include "cpu/simd/nvfp4.h"
 #include "cpu/simd/transpose_words.h"
 
@@ -14,6 +15,8 @@ namespace {
 constexpr int kStripBlocks = 8;
 constexpr int kBlockBytes = kNvfp4Block / 2;
 constexpr int kStripWords = 2 * kStripBlocks;
+constexpr int64_t kStripCols = kStripBlocks * kNvfp4Block;
+static_assert(kNvfp4TileRows == kStripCols, "the rows of a tile fill a strip of the other copy");
 
 struct Strip {
   alignas(64) float words[kStripWords][kWidth];  // bit patterns
@@ -39,6 +42,13 @@ TE_INLINE void stream_words(uint8_t* p, Vf words) {
   _mm256_stream_ps(reinterpret_cast<float*>(p), words.v);
 #else
   store(reinterpret_cast<float*>(p), words);
+#endif
+}
+
+// Orders streamed stores before what follows.
+TE_INLINE void finish_streaming() {
+#if TE_ISA_LEVEL >= 1
+  _mm_sfence();
 #endif
 }
 
@@ -100,6 +110,24 @@ TE_INLINE void write_scales(const Strip& strip, const StripExtent& extent, uint8
       line[block * col_stride] = codes[block];
     }
   }
+}
+
+// Where a strip goes in a copy: its rows are `row`, `row + row_step` and so on.
+struct StripPlace {
+  int64_t row;
+  int64_t row_step;
+  int64_t block;  // first one
+};
+
+TE_INLINE void write_strip(const Strip& strip, const Nvfp4CopyTile& copy, const StripPlace& place,
+                           const StripExtent& extent, bool stream) {
+  write_codes(strip, extent,
+              copy.data + place.row * copy.data_stride_bytes + place.block * kBlockBytes,
+              place.row_step * copy.data_stride_bytes, stream);
+  write_scales(
+      strip, extent,
+      copy.scales + place.row * copy.scale_row_stride + place.block * copy.scale_col_stride,
+      place.row_step * copy.scale_row_stride, copy.scale_col_stride);
 }
 
 }  // namespace
