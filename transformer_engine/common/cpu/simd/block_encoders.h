@@ -27,7 +27,7 @@ class ScaleEncoder {
   };
 
   ScaleEncoder(const BlockTile& band, const Scales& scales, Storage& storage)
-      : rows_(scales.rows), columns_(storage.columns) {
+      : rows_(scales.rows), columns_(storage.columns), blocks_(blocks_per_row(band)) {
     // Even and odd ones apart, as the elements are read.
     for (int64_t col = 0; band.columnwise.codes != nullptr && col < band.cols; col += kBulkHalf) {
       for (int64_t i = 0; i < kBulkHalf; ++i) {
@@ -38,11 +38,11 @@ class ScaleEncoder {
   bool is_in_reach() const { return true; }
   TE_INLINE Parts read(const uint16_t* p) const { return load_bf16_registers(p); }
   TE_INLINE Register row_codes(const Parts& parts, int64_t row, int64_t col) const {
-    const Vf first = set1(rows_[Scales::row_index(row, col / kBlock)]);
+    const Vf first = set1(rows_[row * blocks_ + col / kBlock]);
     if constexpr (kBlock >= kBulk) {
       return encode_registers<Format>(parts, {{first, first}, {first, first}});
     } else {
-      const Vf second = set1(rows_[Scales::row_index(row, (col + kBulkHalf) / kBlock)]);
+      const Vf second = set1(rows_[row * blocks_ + (col + kBulkHalf) / kBlock]);
       return encode_registers<Format>(parts, {{first, first}, {second, second}});
     }
   }
@@ -56,6 +56,7 @@ class ScaleEncoder {
  private:
   const float* const rows_;
   const float* const columns_;
+  const int64_t blocks_;
 };
 
 #if TE_ISA_LEVEL >= 3
@@ -66,22 +67,15 @@ class ExponentEncoder {
   using Scales = BandScales<kBlock>;
   using Parts = Bf16Parts;
   struct Storage {
-    alignas(64) uint8_t rows[Scales::kMaxBlocks * kBlock];
+    alignas(64) uint8_t rows[Scales::kMaxRowBlocks + 1];  // the rest of a row looks one further
     alignas(64) uint8_t columns[Scales::kMaxCols];
   };
 
   ExponentEncoder(const BlockTile& band, const Scales& scales, Storage& storage)
-      : rows_(storage.rows), columns_(storage.columns) {
+      : rows_(storage.rows), columns_(storage.columns), blocks_(blocks_per_row(band)) {
     Vf largest = zero();
     if (band.rowwise.codes != nullptr) {
-      const int64_t blocks = ceil_divide(band.cols, kBlock);
-      const int64_t runs = Scales::kByRow ? band.rows : blocks;
-      const int64_t count = Scales::kByRow ? blocks : band.rows;
-      for (int64_t run = 0; run < runs; ++run) {
-        const int64_t first =
-            Scales::kByRow ? Scales::row_index(run, 0) : Scales::row_index(0, run);
-        largest = convert(scales.rows + first, count, storage.rows + first, largest);
-      }
+      largest = convert(scales.rows, band.rows * blocks_, storage.rows, largest);
     }
     if (band.columnwise.codes != nullptr) {
       largest = convert(scales.columns, band.cols, storage.columns, largest);
@@ -91,9 +85,9 @@ class ExponentEncoder {
   bool is_in_reach() const { return is_in_reach_; }
   TE_INLINE Parts read(const uint16_t* p) const { return split_bf16<Format>(p); }
   TE_INLINE Register row_codes(const Parts& parts, int64_t row, int64_t col) const {
-    Register low = _mm512_set1_epi8(static_cast<char>(rows_[Scales::row_index(row, col / kBlock)]));
+    Register low = _mm512_set1_epi8(static_cast<char>(rows_[row * blocks_ + col / kBlock]));
     if constexpr (kBlock < kBulk) {
-      const uint8_t second = rows_[Scales::row_index(row, (col + kBulkHalf) / kBlock)];
+      const uint8_t second = rows_[row * blocks_ + (col + kBulkHalf) / kBlock];
       low = _mm512_inserti64x4(low, _mm256_set1_epi8(static_cast<char>(second)), 1);
     }
     return encode_parts<Format>(parts, low);
@@ -116,6 +110,7 @@ class ExponentEncoder {
 
   const uint8_t* const rows_;
   const uint8_t* const columns_;
+  const int64_t blocks_;
   bool is_in_reach_;
 };
 

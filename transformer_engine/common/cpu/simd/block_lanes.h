@@ -24,7 +24,7 @@ void collect_amax(const BlockTile& band, BandScales<kBlock>& scales) {
                           amax = max_abs(x, amax);
                           store(columns + i, max_abs(x, load(columns + i, lanes)), lanes);
                         });
-      scales.rows[BandScales<kBlock>::row_index(row, col / kBlock)] = reduce_max(amax);
+      scales.rows[row * blocks_per_row(band) + col / kBlock] = reduce_max(amax);
     }
   }
 }
@@ -35,7 +35,7 @@ void encode_rowwise(const BlockTile& band, const BandScales<kBlock>& scales) {
     for (int64_t col = 0; col < band.cols; col += kBlock) {
       const T* in = static_cast<const T*>(band.input) + row * band.input_stride + col;
       uint8_t* out = band.rowwise.codes + row * band.rowwise.codes_stride + col;
-      const Vf scale = set1(scales.rows[BandScales<kBlock>::row_index(row, col / kBlock)]);
+      const Vf scale = set1(scales.rows[row * blocks_per_row(band) + col / kBlock]);
       for_lanes<kWidth>(
           minimum(kBlock, band.cols - col), [&](int64_t i, int, auto lanes) TE_INLINE_LAMBDA {
             store_bytes(out + i, encode_lanes<Format>(load(in + i, lanes) * scale), lanes);

@@ -18,50 +18,52 @@ namespace {
 
 constexpr int64_t kLanes = sizeof(Register) / sizeof(uint16_t);
 
-// Largest magnitudes of blocks, a register each: of one row of a band (MXFP8), or of kWidth rows.
-template <int kBlock>
-struct BlockMaxima {
-  using Scales = BandScales<kBlock>;
-  static constexpr int64_t kRows = Scales::kByRow ? 1 : kWidth;
-  static constexpr int64_t kCount = kRows * Scales::kMaxBlocks;
+// Turns the largest magnitudes of blocks, a register each, into FP32 amaxes in their order.
+class BlockMaxima {
+ public:
+  explicit TE_INLINE BlockMaxima(float* amax) : amax_(amax) {}
 
-  Register maxima[kCount];
-
-  // Writes the amax of the blocks of rows row, row + 1 ...
-  TE_INLINE void reduce(int64_t row, int64_t blocks, Scales& scales) const {
-    if constexpr (Scales::kByRow) {
-      for (int64_t block = 0; block < blocks; block += kWidth) {
-        reduce_lanes<1>(block, scales.rows + Scales::row_index(row, block));
+  TE_INLINE void add(Register largest) {
+    pending_[count_++] = largest;
+    if (count_ == kWidth) {
+      flush();
+    }
+  }
+  // Writes up to a multiple of kWidth amaxes.
+  TE_INLINE void finish() {
+    if (count_ > 0) {
+      for (; count_ < kWidth; ++count_) {
+        pending_[count_] = Register{};
       }
-    } else {
-      for (int64_t block = 0; block < blocks; ++block) {
-        reduce_lanes<Scales::kMaxBlocks>(block, scales.rows + Scales::row_index(row, block));
-      }
+      flush();
     }
   }
 
  private:
-  template <int64_t kStride>
-  TE_INLINE void reduce_lanes(int64_t first, float* amax) const {
+  TE_INLINE void flush() {
     Register lanes[kWidth];
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth; ++i) {
-      lanes[maxima_slot(i)] = maxima[first + i * kStride];
+      lanes[maxima_slot(i)] = pending_[i];
     }
-    store(amax, lane_maxima(lanes));
+    store(amax_, lane_maxima(lanes));
+    amax_ += kWidth;
+    count_ = 0;
   }
+
+  Register pending_[kWidth];
+  float* amax_;
+  int count_ = 0;
 };
 
 // Largest magnitudes of a block of a row; those of the columns are updated. kWhole: all columns of
 // the block are there.
 template <int kBlock, bool kWhole>
-TE_INLINE Register read_block(const uint16_t* in, int64_t ahead_bytes, int64_t count,
-                              uint16_t* columns) {
+TE_INLINE Register read_block(const uint16_t* in, int64_t count, uint16_t* columns) {
   Register largest = {};
 #pragma GCC unroll 8
   for (int64_t i = 0; i < kBlock; i += kLanes) {
     const Register x = kWhole ? load_register(in + i) : load_register(in + i, count - i);
-    prefetch_bytes<3>(in + i, ahead_bytes, sizeof(Register));
     const Register magnitudes = magnitudes_of(x);
     store_register(columns + i, max_magnitudes(load_register(columns + i), magnitudes));
     largest = max_magnitudes(largest, magnitudes);
@@ -69,32 +71,34 @@ TE_INLINE Register read_block(const uint16_t* in, int64_t ahead_bytes, int64_t c
   return largest;
 }
 
+// Memory is asked for this many columns at once: prefetches between the stores of the maxima are
+// much slower (measured: 1.2 against 0.7 ms for a pass over 32 MiB).
+constexpr int64_t kAheadCols = 1024;
+
 // Collects the amax of all blocks. False where there is Inf or NaN.
 template <int kBlock>
 bool collect_amax_registers(const BlockTile& band, BandScales<kBlock>& scales) {
   alignas(64) uint16_t columns[BandScales<kBlock>::kMaxCols];
   const int64_t blocks = ceil_divide(band.cols, kBlock);
   const int64_t whole = band.cols / kBlock;
+  constexpr int64_t kBlocksAhead = kAheadCols / kBlock;
   const int64_t ahead_bytes = prefetch_distance(band.input_stride, band.cols, sizeof(uint16_t));
   __builtin_memset(columns, 0, static_cast<uint64_t>(blocks * kBlock) * sizeof(uint16_t));
-  BlockMaxima<kBlock> maxima = {};
-  for (int64_t row = 0; row < band.rows; row += maxima.kRows) {
-    const int64_t rows = minimum(maxima.kRows, band.rows - row);
-    for (int64_t i = 0; i < rows; ++i) {
-      const uint16_t* in = static_cast<const uint16_t*>(band.input) + (row + i) * band.input_stride;
-      Register* out = maxima.maxima + i * BandScales<kBlock>::kMaxBlocks;
-      for (int64_t block = 0; block < whole; ++block) {
-        out[block] = read_block<kBlock, true>(in + block * kBlock, ahead_bytes, kBlock,
-                                              columns + block * kBlock);
+  BlockMaxima maxima(scales.rows);
+  for (int64_t row = 0; row < band.rows; ++row) {
+    const uint16_t* in = static_cast<const uint16_t*>(band.input) + row * band.input_stride;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t col = block * kBlock;
+      if (block % kBlocksAhead == 0) {
+        prefetch_bytes<3>(in + col, ahead_bytes,
+                          minimum(kAheadCols, band.cols - col) * sizeof(uint16_t));
       }
-      if (whole < blocks) {
-        const int64_t col = whole * kBlock;
-        out[whole] =
-            read_block<kBlock, false>(in + col, ahead_bytes, band.cols - col, columns + col);
-      }
+      maxima.add(block < whole
+                     ? read_block<kBlock, true>(in + col, kBlock, columns + col)
+                     : read_block<kBlock, false>(in + col, band.cols - col, columns + col));
     }
-    maxima.reduce(row, blocks, scales);
   }
+  maxima.finish();
   Magnitudes largest = {};
   for (int64_t col = 0; col < blocks * kBlock; col += kLanes) {
     largest.v = max_magnitudes(largest.v, load_register(columns + col));

@@ -55,54 +55,59 @@ TE_INLINE E8M0Scale e8m0_from_amax(Vf amax, float fp8_max) {
 template <int kBlock>
 struct BandScales {
   static constexpr int64_t kMaxCols = tile_limits(kBlock).cols;
-  static constexpr int64_t kMaxBlocks = kMaxCols / kBlock;
-  // Next to each other lie what the copy's own scales have next to each other: the blocks of a row
-  // (MXFP8), or the rows of a block (FP8 blocks).
-  static constexpr bool kByRow = kBlock == 32;
+  static constexpr int64_t kMaxRowBlocks = kMaxCols / kBlock * kBlock;
 
-  alignas(64) float rows[kMaxBlocks * kBlock];
+  alignas(64) float rows[kMaxRowBlocks];  // row by row
   alignas(64) float columns[kMaxCols];
-
-  static constexpr int64_t row_index(int64_t row, int64_t block) {
-    return kByRow ? row * kMaxBlocks + block : block * kBlock + row;
-  }
 };
 
-// Writes values 0, group, 2 * group ...
+TE_INLINE int64_t blocks_per_row(const BlockTile& band) {
+  return ceil_divide(band.cols, band.block);
+}
+
+// Writes what is stored of a copy's scales: values of `blocks` blocks of each line.
 template <typename T>
-TE_INLINE void write_scales(const T* values, int64_t count, int64_t group, T* scales,
-                            int64_t stride) {
-  if (stride == 1 && group == 1) {
-    __builtin_memcpy(scales, values, static_cast<uint64_t>(count) * sizeof(T));
+void write_scales(const BlockCopyTile& copy, const T* values, int64_t lines, int64_t blocks) {
+  T* scales = static_cast<T*>(copy.scales);
+  const int64_t step = copy.lines_per_scale;
+  if (copy.block_stride == 1) {
+    for (int64_t line = 0; line < lines; line += step) {
+      for (int64_t block = 0; block < blocks; ++block) {
+        scales[block] = values[line * blocks + block];
+      }
+      scales += copy.line_stride;
+    }
     return;
   }
-  for (int64_t i = 0; i < count; i += group) {
-    *scales = values[i];
-    scales += stride;
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t line = 0, i = 0; line < lines; line += step, i += copy.line_stride) {
+      scales[i] = values[line * blocks + block];
+    }
+    scales += copy.block_stride;
   }
 }
 
-// Turns a run of amaxes into scales, in place, and writes what is stored of them: at number
-// `first` of the copy's scales and further ones `stride` apart, for every `group`-th.
+// Turns amaxes into scales, in place, and writes what is stored of them.
 template <int kMaxCount>
-void resolve_run(const BlockCopyTile& copy, float* values, int64_t count, int64_t group,
-                 int64_t first, int64_t stride) {
-  if (copy.rule.is_e8m0) {
-    uint8_t codes[kMaxCount];
+void resolve_scales(const BlockCopyTile& copy, float* values, int64_t lines, int64_t blocks) {
+  const BlockScaleRule rule = copy.rule;
+  const int64_t count = lines * blocks;
+  if (rule.is_e8m0) {
+    alignas(64) uint8_t codes[kMaxCount];
     for_lanes<kWidth>(count, [&](int64_t i, int, auto lanes) TE_INLINE_LAMBDA {
-      const E8M0Scale e8m0 = e8m0_from_amax(load(values + i, lanes), copy.rule.fp8_max);
+      const E8M0Scale e8m0 = e8m0_from_amax(load(values + i, lanes), rule.fp8_max);
       store(values + i, e8m0.scale, lanes);
       store_bytes(codes + i, e8m0.code, lanes);
     });
-    write_scales(codes, count, group, static_cast<uint8_t*>(copy.scales) + first, stride);
+    write_scales(copy, codes, lines, blocks);
   } else {
-    float inverse[kMaxCount];
+    alignas(64) float inverse[kMaxCount];
     for_lanes<kWidth>(count, [&](int64_t i, int, auto lanes) TE_INLINE_LAMBDA {
-      const Vf scale = current_scaling_scale(load(values + i, lanes), copy.rule);
+      const Vf scale = current_scaling_scale(load(values + i, lanes), rule);
       store(values + i, scale, lanes);
       store(inverse + i, set1(1.0F) / scale, lanes);
     });
-    write_scales(inverse, count, group, static_cast<float*>(copy.scales) + first, stride);
+    write_scales(copy, inverse, lines, blocks);
   }
 }
 
@@ -120,7 +125,7 @@ void share_amax(const BlockTile& band, BandScales<kBlock>& scales) {
       scales.columns[col + i] = amax;
     }
     for (int64_t row = 0; band.rowwise.shares_amax && row < band.rows; ++row) {
-      scales.rows[BandScales<kBlock>::row_index(row, col / kBlock)] = amax;
+      scales.rows[row * blocks_per_row(band) + col / kBlock] = amax;
     }
   }
 }
@@ -132,22 +137,12 @@ void resolve_scales(const BlockTile& band, BandScales<kBlock>& scales) {
   if (band.rowwise.shares_amax || band.columnwise.shares_amax) {
     share_amax(band, scales);
   }
-  if (const BlockCopyTile& copy = band.rowwise; copy.codes != nullptr) {
-    const int64_t blocks = ceil_divide(band.cols, kBlock);
-    const int64_t runs = Scales::kByRow ? band.rows : blocks;
-    for (int64_t i = 0; i < runs; ++i) {
-      if constexpr (Scales::kByRow) {
-        resolve_run<Scales::kMaxBlocks>(copy, scales.rows + Scales::row_index(i, 0), blocks, 1,
-                                        i * copy.line_stride, copy.block_stride);
-      } else {
-        resolve_run<kBlock>(copy, scales.rows + Scales::row_index(0, i), band.rows,
-                            copy.lines_per_scale, i * copy.block_stride, copy.line_stride);
-      }
-    }
+  if (band.rowwise.codes != nullptr) {
+    resolve_scales<Scales::kMaxRowBlocks>(band.rowwise, scales.rows, band.rows,
+                                          blocks_per_row(band));
   }
-  if (const BlockCopyTile& copy = band.columnwise; copy.codes != nullptr) {
-    resolve_run<Scales::kMaxCols>(copy, scales.columns, band.cols, copy.lines_per_scale, 0,
-                                  copy.line_stride);
+  if (band.columnwise.codes != nullptr) {
+    resolve_scales<Scales::kMaxCols>(band.columnwise, scales.columns, band.cols, 1);
   }
 }
 

@@ -56,7 +56,7 @@ TE_INLINE void prefetch_later_row(const T* in, int64_t stride, int64_t count) {
 // KiB, since more would push each other out of the first cache.
 TE_INLINE int64_t prefetch_distance(int64_t stride, int64_t cols, int64_t element_bytes) {
   const int64_t rows = 32768 / (cols * element_bytes);
-  return stride == cols ? 16384 : (rows < 1 ? 1 : rows < 16 ? rows : 16) * stride * element_bytes;
+  return stride == cols ? 16384 : (rows < 1 ? 1 : rows < 8 ? rows : 8) * stride * element_bytes;
 }
 
 }  // namespace

@@ -41,49 +41,21 @@ TE_INLINE __m128i unpack_high(__m128i a, __m128i b) { return _mm_unpackhi_epi8(a
 
 #if defined(__x86_64__)
 
-TE_INLINE void stream_transposed(uint8_t* out, const uint8_t* in) {
-  TransposeRegister bytes;
-  __builtin_memcpy(&bytes, in, sizeof(bytes));
+template <bool kStream>
+TE_INLINE void store_transposed(uint8_t* out, TransposeRegister bytes) {
+  auto* address = reinterpret_cast<TransposeRegister*>(out);
 #if TE_ISA_LEVEL >= 2
-  _mm512_stream_si512(reinterpret_cast<__m512i*>(out), bytes);
+  kStream ? _mm512_stream_si512(address, bytes) : _mm512_storeu_si512(address, bytes);
 #else
-  _mm_stream_si128(reinterpret_cast<__m128i*>(out), bytes);
+  kStream ? _mm_stream_si128(address, bytes) : _mm_storeu_si128(address, bytes);
 #endif
 }
 
-// Stores the tile's output rows i, i + 16, ...: lane l of group g holds column 16 l + i of the rows
-// of that group.
-template <bool kStream>
-TE_INLINE void store_lanes(const TransposeRegister (&groups)[kGroups][kGroupRows], int i,
-                           uint8_t* out, int64_t stride) {
-  const auto put = [&](int lane, int part, TransposeRegister bytes) {
-    auto* address = reinterpret_cast<TransposeRegister*>(out + (lane * 16 + i) * stride) + part;
-#if TE_ISA_LEVEL >= 2
-    kStream ? _mm512_stream_si512(address, bytes) : _mm512_storeu_si512(address, bytes);
-#else
-    kStream ? _mm_stream_si128(address, bytes) : _mm_storeu_si128(address, bytes);
-#endif
-  };
-#if TE_ISA_LEVEL >= 2
-  const __m512i low_01 = _mm512_shuffle_i64x2(groups[0][i], groups[1][i], 0x44);
-  const __m512i high_01 = _mm512_shuffle_i64x2(groups[0][i], groups[1][i], 0xEE);
-  const __m512i low_23 = _mm512_shuffle_i64x2(groups[2][i], groups[3][i], 0x44);
-  const __m512i high_23 = _mm512_shuffle_i64x2(groups[2][i], groups[3][i], 0xEE);
-  put(0, 0, _mm512_shuffle_i64x2(low_01, low_23, 0x88));
-  put(1, 0, _mm512_shuffle_i64x2(low_01, low_23, 0xDD));
-  put(2, 0, _mm512_shuffle_i64x2(high_01, high_23, 0x88));
-  put(3, 0, _mm512_shuffle_i64x2(high_01, high_23, 0xDD));
-#else
-  for (int group = 0; group < kGroups; ++group) {
-    put(0, group, groups[group][i]);
-  }
-#endif
-}
+// Tiles whose lanes are transposed: lane l of register i of group g of a tile holds column 16 l + i
+// of the rows of that group.
+typedef TransposeRegister TileGroups[kGroups][kGroupRows];
 
-template <bool kStream>
-TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out,
-                              int64_t out_stride) {
-  TransposeRegister groups[kGroups][kGroupRows];  // on the stack: more than there are registers
+TE_INLINE void transpose_groups(const uint8_t* in, int64_t in_stride, TileGroups& groups) {
   for (int group = 0; group < kGroups; ++group) {
     TransposeRegister rows[kGroupRows];
     for (int i = 0; i < kGroupRows; ++i) {
@@ -99,18 +71,63 @@ TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out
     }
     __builtin_memcpy(groups[group], rows, sizeof(rows));
   }
+}
+
+// Stores output rows i, i + 16, ... of tiles below one another, each row at once.
+template <bool kStream, int kTiles>
+TE_INLINE void store_lanes(const TileGroups (&tiles)[kTiles], int i, uint8_t* out, int64_t stride) {
+#if TE_ISA_LEVEL >= 2
+  TransposeRegister lanes[4][kTiles];
+#pragma GCC unroll 4
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const TileGroups& groups = tiles[tile];
+    const __m512i low_01 = _mm512_shuffle_i64x2(groups[0][i], groups[1][i], 0x44);
+    const __m512i high_01 = _mm512_shuffle_i64x2(groups[0][i], groups[1][i], 0xEE);
+    const __m512i low_23 = _mm512_shuffle_i64x2(groups[2][i], groups[3][i], 0x44);
+    const __m512i high_23 = _mm512_shuffle_i64x2(groups[2][i], groups[3][i], 0xEE);
+    lanes[0][tile] = _mm512_shuffle_i64x2(low_01, low_23, 0x88);
+    lanes[1][tile] = _mm512_shuffle_i64x2(low_01, low_23, 0xDD);
+    lanes[2][tile] = _mm512_shuffle_i64x2(high_01, high_23, 0x88);
+    lanes[3][tile] = _mm512_shuffle_i64x2(high_01, high_23, 0xDD);
+  }
+#pragma GCC unroll 4
+  for (int lane = 0; lane < 4; ++lane) {
+#pragma GCC unroll 4
+    for (int tile = 0; tile < kTiles; ++tile) {
+      store_transposed<kStream>(out + (lane * 16 + i) * stride + tile * kTileRows,
+                                lanes[lane][tile]);
+    }
+  }
+#else
+  for (int tile = 0; tile < kTiles; ++tile) {
+    for (int group = 0; group < kGroups; ++group) {
+      store_transposed<kStream>(out + i * stride + tile * kTileRows + group * kGroupRows,
+                                tiles[tile][group][i]);
+    }
+  }
+#endif
+}
+
+// kTiles tiles below one another: output rows leave in pieces of kTiles * 64 bytes.
+template <bool kStream, int kTiles>
+TE_INLINE void transpose_tiles(const uint8_t* in, int64_t in_stride, uint8_t* out,
+                               int64_t out_stride) {
+  TileGroups tiles[kTiles];  // on the stack: more than there are registers
+  for (int tile = 0; tile < kTiles; ++tile) {
+    transpose_groups(in + tile * kTileRows * in_stride, in_stride, tiles[tile]);
+  }
   for (int i = 0; i < kGroupRows; ++i) {
-    store_lanes<kStream>(groups, i, out, out_stride);
+    store_lanes<kStream>(tiles, i, out, out_stride);
   }
 }
 
 #else
 
-template <bool kStream>
-TE_INLINE void transpose_tile(const uint8_t* in, int64_t in_stride, uint8_t* out,
-                              int64_t out_stride) {
+template <bool kStream, int kTiles>
+TE_INLINE void transpose_tiles(const uint8_t* in, int64_t in_stride, uint8_t* out,
+                               int64_t out_stride) {
   for (int col = 0; col < kTileCols; ++col) {
-    for (int row = 0; row < kTileRows; ++row) {
+    for (int row = 0; row < kTiles * kTileRows; ++row) {
       out[col * out_stride + row] = in[row * in_stride + col];
     }
   }
@@ -126,58 +143,36 @@ TE_INLINE void transpose_partial_tile(const uint8_t* in, int64_t in_stride, uint
   for (int64_t row = 0; row < rows; ++row) {
     __builtin_memcpy(padded_in[row], in + row * in_stride, static_cast<uint64_t>(cols));
   }
-  transpose_tile<false>(padded_in[0], kTileCols, padded_out[0], kTileRows);
+  transpose_tiles<false, 1>(padded_in[0], kTileCols, padded_out[0], kTileRows);
   for (int64_t col = 0; col < cols; ++col) {
     __builtin_memcpy(out + col * out_stride, padded_out[col], static_cast<uint64_t>(rows));
   }
 }
 
-// Tiles below one another, kStagedRows rows in all, by way of a buffer: each output row leaves in
-// one piece, which memory takes up to 1.7 times as fast as single lines (256 against 64 bytes).
-constexpr int kStagedTiles = 4;
-constexpr int kStagedRows = kStagedTiles * kTileRows;
-
-TE_INLINE void transpose_staged(const uint8_t* in, int64_t in_stride, uint8_t* out,
-                                int64_t out_stride) {
-#if defined(__x86_64__)
-  alignas(64) uint8_t staged[kTileCols][kStagedRows];
-  for (int tile = 0; tile < kStagedTiles; ++tile) {
-    transpose_tile<false>(in + tile * kTileRows * in_stride, in_stride,
-                          staged[0] + tile * kTileRows, kStagedRows);
-  }
-  constexpr int kBytes = sizeof(TransposeRegister);
-  for (int col = 0; col < kTileCols; ++col) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kStagedRows; i += kBytes) {
-      stream_transposed(out + col * out_stride + i, staged[col] + i);
-    }
-  }
-#else
-  for (int tile = 0; tile < kStagedTiles; ++tile) {
-    transpose_tile<false>(in + tile * kTileRows * in_stride, in_stride, out + tile * kTileRows,
-                          out_stride);
-  }
-#endif
-}
+// Memory takes pieces of 256 bytes up to 1.7 times as fast as single lines of 64.
+constexpr int kTilesAtOnce = 4;
 
 // A matrix of any size; kStream needs output rows aligned to 64 bytes.
 template <bool kStream>
 TE_INLINE void transpose_matrix(const uint8_t* in, int64_t in_stride, uint8_t* out,
                                 int64_t out_stride, int64_t rows, int64_t cols) {
+  constexpr int64_t kRowsAtOnce = kTilesAtOnce * kTileRows;
   for (int64_t col = 0; col < cols; col += kTileCols) {
-    const int64_t tile_cols = cols - col < kTileCols ? cols - col : kTileCols;
-    for (int64_t row = 0; row < rows; row += kTileRows) {
-      const int64_t tile_rows = rows - row < kTileRows ? rows - row : kTileRows;
-      const uint8_t* tile_in = in + row * in_stride + col;
-      uint8_t* tile_out = out + col * out_stride + row;
-      if (kStream && tile_cols == kTileCols && rows - row >= kStagedRows) {
-        transpose_staged(tile_in, in_stride, tile_out, out_stride);
-        row += kStagedRows - kTileRows;
-      } else if (tile_rows == kTileRows && tile_cols == kTileCols) {
-        transpose_tile<kStream>(tile_in, in_stride, tile_out, out_stride);
-      } else {
-        transpose_partial_tile(tile_in, in_stride, tile_out, out_stride, tile_rows, tile_cols);
-      }
+    const bool is_whole = cols - col >= kTileCols;
+    const uint8_t* tile_in = in + col;
+    uint8_t* tile_out = out + col * out_stride;
+    int64_t row = 0;
+    for (; is_whole && rows - row >= kRowsAtOnce; row += kRowsAtOnce) {
+      transpose_tiles<kStream, kTilesAtOnce>(tile_in + row * in_stride, in_stride, tile_out + row,
+                                             out_stride);
+    }
+    for (; is_whole && rows - row >= kTileRows; row += kTileRows) {
+      transpose_tiles<kStream, 1>(tile_in + row * in_stride, in_stride, tile_out + row, out_stride);
+    }
+    for (; row < rows; row += kTileRows) {
+      transpose_partial_tile(tile_in + row * in_stride, in_stride, tile_out + row, out_stride,
+                             rows - row < kTileRows ? rows - row : kTileRows,
+                             is_whole ? kTileCols : cols - col);
     }
   }
 }
