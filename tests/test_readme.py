@@ -15,6 +15,7 @@ import torch
 
 import transformer_engine.pytorch as te
 from transformer_engine.common.recipe import (
+    CustomRecipe,
     DelayedScaling,
     Float8BlockScaling,
     Float8CurrentScaling,
@@ -101,10 +102,10 @@ def test_the_formats_that_run_here_are_those_of_the_table():
     for name, recipe in (("delayed", DelayedScaling()), ("current", Float8CurrentScaling())):
         assert cpu.pop(f"FP8, {name} scaling") == "yes"
         run_linear(torch.bfloat16, recipe)
-    assert cpu == {"MXFP8, FP8 blocks, NVFP4": MISSING}
-    for recipe in (MXFP8BlockScaling(), Float8BlockScaling(), NVFP4BlockScaling()):
-        with pytest.raises(NotImplementedError):
-            run_linear(torch.bfloat16, recipe)
+    assert cpu == {"MXFP8, FP8 blocks, NVFP4, custom recipes": "yes"}
+    custom = CustomRecipe(qfactory=lambda role: te.IdentityQuantizer())
+    for recipe in (MXFP8BlockScaling(), Float8BlockScaling(), NVFP4BlockScaling(), custom):
+        run_linear(torch.bfloat16, recipe)
 
 
 def measured() -> dict[str, dict]:

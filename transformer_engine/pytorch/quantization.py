@@ -19,7 +19,13 @@ from typing import Any
 import torch
 
 from transformer_engine.common.environment import read_switch
-from transformer_engine.common.recipe import DelayedScaling, Format, MXFP8BlockScaling, Recipe
+from transformer_engine.common.recipe import (
+    DelayedScaling,
+    Float8CurrentScaling,
+    Format,
+    MXFP8BlockScaling,
+    Recipe,
+)
 
 from .arguments import check_flag, check_group, received
 from .constants import DType, TE_DType_To_Torch
@@ -33,7 +39,6 @@ from .recipe_state import (
     fp8_dtype_of,
     fp8_max_of,
     native_recipe,
-    unsupported_reason,
 )
 from .tensor.quantizer import quantizer_of_core
 
@@ -78,23 +83,30 @@ def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
 
 def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Whether MXFP8 runs here; see `is_fp8_available` for the argument."""
-    return _answer("MXFP8 is not implemented in this version", return_reason)
+    return _answer("", return_reason)
 
 
 def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Whether FP8 block scaling runs here; see `is_fp8_available` for the argument."""
-    return _answer("FP8 block scaling is not implemented in this version", return_reason)
+    return _answer("", return_reason)
 
 
 def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Whether NVFP4 runs here; see `is_fp8_available` for the argument."""
-    return _answer("NVFP4 is not implemented in this version", return_reason)
+    return _answer("", return_reason)
 
 
 @functools.cache
 def get_default_recipe() -> Recipe:
-    """The recipe of a region that names none: MXFP8 where it runs, else delayed scaling."""
-    return MXFP8BlockScaling() if is_mxfp8_available() else DelayedScaling()
+    """The recipe of a region that names none.
+
+    MXFP8 on GPUs of compute capability 10.x, current scaling on later ones, delayed scaling
+    elsewhere.
+    """
+    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    if capability >= (12, 0):
+        return Float8CurrentScaling()
+    return MXFP8BlockScaling() if capability >= (10, 0) else DelayedScaling()
 
 
 def _check_recipe(who: str, name: str, recipe: Any) -> None:
@@ -107,21 +119,15 @@ def _check_recipe(who: str, name: str, recipe: Any) -> None:
 
 
 def check_recipe_support(recipe: Recipe | None) -> None:
-    """Raise if a recipe cannot run here; None is always fine.
+    """Raise if a recipe cannot run here; on the CPU every recipe can. None is always fine.
 
     Raises
     ------
-    NotImplementedError
-        (a RuntimeError) for a recipe this version does not implement.
     TypeError
         For what is no recipe.
     """
-    if recipe is None:
-        return
-    _check_recipe("check_recipe_support", "recipe", recipe)
-    reason = unsupported_reason(recipe)
-    if reason:
-        raise NotImplementedError(f"check_recipe_support: recipe {reason}")
+    if recipe is not None:
+        _check_recipe("check_recipe_support", "recipe", recipe)
 
 
 def get_fp8_te_dtype(fp8_recipe: Recipe, fprop_tensor: bool = True) -> DType:

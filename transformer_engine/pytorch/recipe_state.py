@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -16,10 +18,21 @@ from transformer_engine.common.recipe import DelayedScaling, Format, Recipe
 
 from .constants import DType
 from .cpp_extensions import state as tex
-from .tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Quantizer
+from .tensor import (
+    Float8BlockQuantizer,
+    Float8CurrentScalingQuantizer,
+    Float8Quantizer,
+    MXFP8Quantizer,
+    NVFP4Quantizer,
+    Quantizer,
+)
 
 # Slots per GEMM: forward [input, weight, output], backward [grad_output, grad_input].
-SLOTS_PER_GEMM = {"forward": 3, "backward": 2}
+TENSOR_TYPES = {
+    "forward": ("input", "weight", "output"),
+    "backward": ("grad_output", "grad_input"),
+}
+SLOTS_PER_GEMM = {mode: len(types) for mode, types in TENSOR_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -70,44 +83,25 @@ def fp8_max_of(recipe: Recipe, fprop_tensor: bool = True) -> float:
     return 57344.0 if fp8_dtype_of(recipe, fprop_tensor) == DType.kFloat8E5M2 else 448.0
 
 
-def unsupported_reason(recipe: Recipe) -> str:
-    """Why this version cannot run a recipe; empty when it can."""
-    if not recipe.float8_per_tensor_scaling():
-        return (
-            f"{type(recipe).__name__} is not implemented in this version. "
-            "Use DelayedScaling or Float8CurrentScaling."
-        )
-    if recipe.backward_override is not None:  # type: ignore[attr-defined]
-        return (
-            f"{type(recipe).__name__}: backward_override={recipe.backward_override!r} "  # type: ignore[attr-defined]
-            "is not implemented in this version. Use backward_override=None."
-        )
-    return ""
-
-
 _native_recipes: dict[tuple[type, str, tuple[Any, ...]], Any] = {}
 
 
 def _quantization_params(recipe: Recipe) -> tuple[Any, ...]:
     """What may be replaced on a recipe without being a field of it."""
-    names = ("fp8_quant_fwd_inp", "fp8_quant_fwd_weight", "fp8_quant_bwd_grad")
+    operands = ("fwd_inp", "fwd_weight", "bwd_grad")
+    names = [f"{kind}_quant_{operand}" for kind in ("fp8", "fp4") for operand in operands]
     return tuple(getattr(recipe, name, None) for name in names)
 
 
 def native_recipe(recipe: Recipe) -> Any:
-    """The native object behind a recipe; equal recipes share one, so that pointers compare.
-
-    Raises
-    ------
-    NotImplementedError
-        If this version cannot run the recipe.
-    """
+    """The native object behind a recipe; equal recipes share one, so that pointers compare."""
     native = recipe._native
     if native is not None:
         return native
-    reason = unsupported_reason(recipe)
-    if reason:
-        raise NotImplementedError(f"autocast: recipe {reason}")
+    if recipe.custom():  # a factory's text does not say what it makes
+        native = _make_native_recipe(recipe)
+        recipe._native = native  # type: ignore[misc]  # shadows the class's default
+        return native
     key = (type(recipe), repr(recipe), _quantization_params(recipe))  # callables show their address
     native = _native_recipes.get(key)
     if native is None:
@@ -119,7 +113,8 @@ def native_recipe(recipe: Recipe) -> Any:
 
 def _make_native_recipe(recipe: Recipe) -> Any:
     if not isinstance(recipe, DelayedScaling):
-        return tex.NativeRecipe(name=repr(recipe))
+        override = recipe.backward_override  # type: ignore[attr-defined]
+        return tex.NativeRecipe(name=repr(recipe), backward_override=override)
     has_callable = recipe.scaling_factor_compute_algo is not None or callable(
         recipe.amax_compute_algo
     )
@@ -172,18 +167,18 @@ class RecipeState(ABC):
         ------
         ValueError
             For an object that is no known recipe.
-        NotImplementedError
-            For a recipe this version cannot run.
         """
         if not isinstance(recipe, Recipe):
             raise ValueError(
                 f"RecipeState.create: recipe is a {type(recipe).__name__}; a Recipe is required."
             )
-        if recipe.delayed():
-            return DelayedScalingRecipeState(recipe, **kwargs)
-        if recipe.float8_current_scaling():
-            return Float8CurrentScalingRecipeState(recipe, **kwargs)
-        raise NotImplementedError(f"RecipeState.create: recipe {unsupported_reason(recipe)}")
+        for family, state_class in _state_classes().items():
+            if getattr(recipe, family)():
+                return state_class(recipe, **kwargs)
+        raise ValueError(
+            f"RecipeState.create: recipe is a {type(recipe).__name__}; a recipe of "
+            "transformer_engine.common.recipe, or a class derived from one, is required."
+        )
 
     @property
     def is_forward(self) -> bool:
@@ -194,15 +189,28 @@ class RecipeState(ABC):
     def make_quantizers(self) -> list[Quantizer]:
         """One quantizer per slot."""
 
+    def tensor_type(self, slot: int) -> str:
+        """What a slot is for: its role's ``tensor_type``, else by its position."""
+        role = None if self.roles is None else self.roles[slot]
+        if role is not None and role.tensor_type:
+            return role.tensor_type
+        types = TENSOR_TYPES[self.mode]
+        return types[slot % len(types)]
+
     def inherit_state_from(self, other: RecipeState | None) -> bool:
         """Take over (not copy) the persistent buffers of `other` where class and shape match."""
         del other
         return False
 
     @property
+    def delayed(self) -> DelayedScalingRecipeState | None:
+        """The buffers of delayed scaling, or None for a recipe without state."""
+        return None
+
+    @property
     def native(self) -> Any:
         """The native delayed-scaling state, or None for a recipe without state."""
-        return None
+        return None if self.delayed is None else self.delayed.native
 
 
 class DelayedScalingRecipeState(RecipeState):
@@ -256,6 +264,10 @@ class DelayedScalingRecipeState(RecipeState):
         return resized
 
     @property
+    def delayed(self) -> DelayedScalingRecipeState:
+        return self
+
+    @property
     def native(self) -> Any:
         if self._native is None:
             self._native = tex.DelayedScalingState(
@@ -271,24 +283,186 @@ class DelayedScalingRecipeState(RecipeState):
         return {**self.__dict__, "_native": None}
 
 
-class Float8CurrentScalingRecipeState(RecipeState):
-    """No buffers: every cast derives its scale from the tensor."""
+class _StatelessRecipeState(RecipeState):
+    """No buffers: every cast derives its scales from the tensor."""
 
     def make_quantizers(self) -> list[Quantizer]:
-        device = self.device or torch.get_default_device()
-        dtype = fp8_dtype_of(self.recipe, self.is_forward)
-        return [
-            Float8CurrentScalingQuantizer(
-                dtype,
-                device=device,
-                force_pow_2_scales=params.power_2_scale,
-                amax_epsilon=params.amax_epsilon,
+        return [self._make_quantizer(slot) for slot in range(self.num_quantizers)]
+
+    @abstractmethod
+    def _make_quantizer(self, slot: int) -> Quantizer:
+        """The quantizer of one slot."""
+
+    def _params(self, slot: int, kind: str = "fp8") -> Any:
+        """The recipe's QParams for a slot."""
+        if not self.is_forward:
+            operand = "bwd_grad"
+        else:
+            operand = "fwd_weight" if self.tensor_type(slot) == "weight" else "fwd_inp"
+        return getattr(self.recipe, f"{kind}_quant_{operand}")
+
+    @property
+    def _fp8_dtype(self) -> DType:
+        return fp8_dtype_of(self.recipe, self.is_forward)
+
+
+class Float8CurrentScalingRecipeState(_StatelessRecipeState):
+    """One scale per tensor, from its own amax."""
+
+    def _make_quantizer(self, slot: int) -> Quantizer:
+        params = self._params(slot)
+        return Float8CurrentScalingQuantizer(
+            self._fp8_dtype,
+            device=self.device or torch.get_default_device(),
+            force_pow_2_scales=params.power_2_scale,
+            amax_epsilon=params.amax_epsilon,
+        )
+
+
+class Float8BlockScalingRecipeState(_StatelessRecipeState):
+    """One FP32 scale per 128 elements or 128x128 tile."""
+
+    def _make_quantizer(self, slot: int) -> Quantizer:
+        recipe: Any = self.recipe
+        params = self._params(slot)
+        if not self.is_forward:
+            dim = recipe.grad_block_scaling_dim
+        elif self.tensor_type(slot) == "weight":
+            dim = recipe.w_block_scaling_dim
+        else:
+            dim = recipe.x_block_scaling_dim
+        return Float8BlockQuantizer(
+            self._fp8_dtype,
+            rowwise=True,
+            columnwise=True,
+            amax_epsilon=params.amax_epsilon,
+            force_pow_2_scales=params.power_2_scale,
+            block_scaling_dim=dim,
+        )
+
+
+class MXFP8BlockScalingRecipeState(_StatelessRecipeState):
+    """One E8M0 scale per 32 elements; 32x32 tiles for weights of linear layers if asked for."""
+
+    def _make_quantizer(self, slot: int) -> Quantizer:
+        role = None if self.roles is None else self.roles[slot]
+        is_linear = role is not None and role.module_type in ("linear", "grouped_linear")
+        is_tiled = (
+            self.recipe.enable_2d_quantization  # type: ignore[attr-defined]
+            and is_linear
+            and self.tensor_type(slot) == "weight"
+        )
+        return MXFP8Quantizer(self._fp8_dtype, with_2d_quantization=is_tiled)
+
+
+class NVFP4BlockScalingRecipeState(_StatelessRecipeState):
+    """E2M1 with an E4M3 scale per 16 elements under an FP32 scale per tensor."""
+
+    def _make_quantizer(self, slot: int) -> Quantizer:
+        recipe: Any = self.recipe
+        params = self._params(slot, "fp4")
+        is_weight = self.tensor_type(slot) == "weight"
+        # Of the four-over-six options, gradients take part in none.
+        sets = {"all", "weights" if is_weight else "activations"} if self.is_forward else set()
+        return NVFP4Quantizer(
+            DType.kFloat4E2M1,
+            with_rht=params.random_hadamard_transform,
+            with_post_rht_amax=params.random_hadamard_transform,
+            with_2d_quantization=params.fp4_2d_quantization,
+            stochastic_rounding=params.stochastic_rounding,
+            row_scaled_nvfp4=recipe.row_scaled_activation and self.is_forward and not is_weight,
+            nvfp4_use_4over6=recipe.nvfp4_4over6 in sets,
+            nvfp4_e4m3_max=256 if self._is_bounded_by_256(sets) else 448,
+            nvfp4_4over6_err_mode=recipe.nvfp4_4over6_err_mode,
+        )
+
+    def _is_bounded_by_256(self, sets: set[str]) -> bool:
+        recipe: Any = self.recipe
+        return recipe.nvfp4_4over6 in sets and recipe.nvfp4_4over6_e4m3_use_256 in sets
+
+
+class CustomRecipeState(RecipeState):
+    """Quantizers from the recipe's factory; those that ask for delayed scaling share one state."""
+
+    def __init__(self, recipe: Recipe, **kwargs: Any) -> None:
+        super().__init__(recipe, **kwargs)
+        self._delayed: DelayedScalingRecipeState | None = None
+        self._inherited: DelayedScalingRecipeState | None = None
+
+    def make_quantizers(self) -> list[Quantizer]:
+        if self.roles is None:
+            warnings.warn(
+                "CustomRecipe: the module gives no roles; the factory is called with None for "
+                "every tensor.",
+                UserWarning,
+                stacklevel=2,
             )
-            for params in (self._params(i) for i in range(self.num_quantizers))
+        made = [self._ask_factory(slot) for slot in range(self.num_quantizers)]
+        requests = [item for item in made if isinstance(item, DelayedScalingRequest)]
+        if not requests:
+            self._delayed = None
+            return made
+        delayed = self._delayed_quantizers(requests)
+        return [
+            delayed[slot] if isinstance(item, DelayedScalingRequest) else item
+            for slot, item in enumerate(made)
         ]
 
-    def _params(self, slot: int) -> Any:
-        recipe: Any = self.recipe
-        if not self.is_forward:
-            return recipe.fp8_quant_bwd_grad
-        return recipe.fp8_quant_fwd_weight if slot % 3 == 1 else recipe.fp8_quant_fwd_inp
+    def _ask_factory(self, slot: int) -> Any:
+        role = None if self.roles is None else self.roles[slot]
+        made = self.recipe.qfactory(role)  # type: ignore[attr-defined]
+        if made is None:
+            raise ValueError(
+                f"CustomRecipe: qfactory returned None for {role}; a Quantizer or a "
+                "QuantizerRequest is required. Return IdentityQuantizer() for high precision."
+            )
+        if not isinstance(made, (Quantizer, DelayedScalingRequest)):
+            raise TypeError(
+                f"CustomRecipe: qfactory returned a {type(made).__name__} for {role}; a Quantizer "
+                "or a DelayedScalingRequest is required."
+            )
+        return made
+
+    def _delayed_quantizers(self, requests: list[DelayedScalingRequest]) -> list[Quantizer]:
+        if any(request != requests[0] for request in requests):
+            raise ValueError(
+                f"CustomRecipe: qfactory asked for delayed scaling with different settings, "
+                f"{requests[0]} among others; all requests of one module and direction must be "
+                "equal."
+            )
+        if self._delayed is not None:  # made before; its length may have been adjusted since
+            return self._delayed.make_quantizers()
+        state = DelayedScalingRecipeState(
+            DelayedScaling(**{f.name: getattr(requests[0], f.name) for f in fields(requests[0])}),
+            mode=self.mode,
+            num_quantizers=self.num_quantizers,
+            device=self.device,
+        )
+        state.inherit_state_from(self._inherited)
+        self._delayed = state
+        return state.make_quantizers()
+
+    def inherit_state_from(self, other: RecipeState | None) -> bool:
+        if not isinstance(other, CustomRecipeState) or other._delayed is None:
+            return False
+        if other._delayed.scale.numel() != self.num_quantizers:
+            return False
+        self._inherited = other._delayed
+        return True
+
+    @property
+    def delayed(self) -> DelayedScalingRecipeState | None:
+        return self._delayed
+
+
+@functools.cache
+def _state_classes() -> dict[str, type[RecipeState]]:
+    """State class by the predicate that tells a recipe's family."""
+    return {
+        "delayed": DelayedScalingRecipeState,
+        "float8_current_scaling": Float8CurrentScalingRecipeState,
+        "float8_block_scaling": Float8BlockScalingRecipeState,
+        "mxfp8": MXFP8BlockScalingRecipeState,
+        "nvfp4": NVFP4BlockScalingRecipeState,
+        "custom": CustomRecipeState,
+    }

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 import transformer_engine.pytorch as te
-from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Recipe
+from transformer_engine.common.recipe import (
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+    Recipe,
+)
 
 from .counters import run_backward
 
@@ -24,6 +31,9 @@ RECIPES: dict[str, Callable[[], Recipe] | None] = {
     "BF16": None,
     "delayed": DelayedScaling,
     "current": Float8CurrentScaling,
+    "block": Float8BlockScaling,
+    "mxfp8": MXFP8BlockScaling,
+    "nvfp4": NVFP4BlockScaling,
 }
 
 
@@ -74,8 +84,8 @@ class Limit:
     allocations_with_backward: dict[str, int]
 
 
-def _allocations(bf16: int, delayed: int, current: int) -> dict[str, int]:
-    return {"BF16": bf16, "delayed": delayed, "current": current}
+def _allocations(*counts: int) -> dict[str, int]:
+    return dict(zip(RECIPES, counts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +142,23 @@ def make_subject(kind: str, recipe: str = "BF16", module: torch.nn.Module | None
 # The attention modules are Python that composes native steps with torch's attention operator; the
 # others are one call into C. The operator's own buffer counts among the allocations.
 LIMITS: dict[str, Limit] = {
-    "Linear": Limit(0, 3, 1, _allocations(1, 5, 5), _allocations(4, 10, 10)),
-    "LayerNormLinear": Limit(0, 3, 1, _allocations(4, 7, 8), _allocations(10, 15, 16)),
-    "LayerNormMLP": Limit(0, 3, 1, _allocations(6, 12, 14), _allocations(16, 25, 28)),
-    "LayerNorm": Limit(0, 3, 1, _allocations(3, 3, 3), _allocations(6, 6, 6)),
-    "RMSNorm": Limit(0, 3, 1, _allocations(2, 2, 2), _allocations(4, 4, 4)),
-    "DotProductAttention": Limit(15, 18, 1, _allocations(4, 4, 4), _allocations(10, 10, 10)),
-    "MultiheadAttention": Limit(23, 26, 4, _allocations(9, 16, 17), _allocations(25, 36, 37)),
-    "TransformerLayer": Limit(29, 32, 7, _allocations(17, 30, 33), _allocations(44, 64, 68)),
+    "Linear": Limit(0, 3, 1, _allocations(1, 5, 5, 7, 9, 10), _allocations(4, 10, 10, 14, 16, 19)),
+    "LayerNormLinear": Limit(
+        0, 3, 1, _allocations(4, 7, 8, 10, 12, 13), _allocations(10, 15, 16, 20, 22, 25)
+    ),
+    "LayerNormMLP": Limit(
+        0, 3, 1, _allocations(6, 12, 14, 18, 22, 24), _allocations(16, 25, 28, 36, 40, 46)
+    ),
+    "LayerNorm": Limit(0, 3, 1, _allocations(3, 3, 3, 3, 3, 3), _allocations(6, 6, 6, 6, 6, 6)),
+    "RMSNorm": Limit(0, 3, 1, _allocations(2, 2, 2, 2, 2, 2), _allocations(4, 4, 4, 4, 4, 4)),
+    "DotProductAttention": Limit(
+        15, 18, 1, _allocations(4, 4, 4, 4, 4, 4), _allocations(10, 10, 10, 10, 10, 10)
+    ),
+    "MultiheadAttention": Limit(
+        23, 26, 4, _allocations(9, 16, 17, 21, 25, 27), _allocations(25, 36, 37, 45, 49, 55)
+    ),
+    "TransformerLayer": Limit(
+        29, 32, 7, _allocations(17, 30, 33, 41, 49, 53), _allocations(44, 64, 68, 84, 92, 104)
+    ),
 }
-REGION_CALLS = {"delayed": 1, "current": 1}
+REGION_CALLS = dict.fromkeys([name for name in RECIPES if name != "BF16"], 1)

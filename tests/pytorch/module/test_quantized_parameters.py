@@ -12,11 +12,31 @@ import torch
 import transformer_engine.pytorch as te
 from helpers.modules import FACTORIES, IN, LINEAR_KINDS, OUT, make_input, output_gradient
 from helpers.tolerances import assert_identical
-from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
+from transformer_engine.common.recipe import (
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+)
 from transformer_engine.pytorch import Float8Tensor
 
 KINDS = pytest.mark.parametrize("kind", LINEAR_KINDS)
-RECIPES = {"delayed": DelayedScaling(amax_history_len=4), "current": Float8CurrentScaling()}
+RECIPES = {
+    "delayed": DelayedScaling(amax_history_len=4),
+    "current": Float8CurrentScaling(),
+    "block": Float8BlockScaling(),
+    "block rowwise": Float8BlockScaling(w_block_scaling_dim=1),
+    "mxfp8": MXFP8BlockScaling(),
+    "mxfp8 tiled": MXFP8BlockScaling(enable_2d_quantization=True),
+    "nvfp4": NVFP4BlockScaling(),
+    "nvfp4 untiled": NVFP4BlockScaling(disable_2d_quantization=True),
+}
+TENSORS = {
+    "block": te.Float8BlockwiseQTensor,
+    "mxfp8": te.MXFP8Tensor,
+    "nvfp4": te.NVFP4Tensor,
+}
 RECIPE_NAMES = pytest.mark.parametrize("recipe_name", RECIPES)
 WEIGHT_SLOTS = {"weight": 1, "fc1_weight": 1, "fc2_weight": 4}
 
@@ -25,6 +45,10 @@ def make_quantized(kind, recipe, seed=3, **options):
     torch.manual_seed(seed)
     with te.quantized_model_init(recipe=recipe, **options):
         return FACTORIES[kind](device="cpu")
+
+
+def tensor_class(recipe_name):
+    return TENSORS.get(recipe_name.split()[0], Float8Tensor)
 
 
 def weights_of(module):
@@ -37,7 +61,8 @@ def test_weights_are_quantized_and_norms_and_biases_are_not(kind, recipe_name):
     module = make_quantized(kind, RECIPES[recipe_name])
     for name, parameter in module.named_parameters():
         assert isinstance(parameter, torch.nn.Parameter)
-        assert isinstance(parameter, Float8Tensor) == (name in weights_of(module))
+        is_quantized = isinstance(parameter, tensor_class(recipe_name))
+        assert is_quantized == (name in weights_of(module))
         assert parameter.requires_grad
         assert (name in WEIGHT_SLOTS) == (parameter.dim() == 2)
 
@@ -80,13 +105,115 @@ def test_construction_on_meta_quantizes_in_reset_parameters(kind, recipe_name):
     recipe = RECIPES[recipe_name]
     with te.quantized_model_init(recipe=recipe):
         module = FACTORIES[kind](device="meta")
-    assert not any(isinstance(weight, Float8Tensor) for weight in weights_of(module).values())
+    assert not any(isinstance(weight, te.QuantizedTensor) for weight in weights_of(module).values())
     torch.manual_seed(3)
     module.reset_parameters()
     expected = make_quantized(kind, recipe)
     for name, weight in weights_of(module).items():
-        assert isinstance(weight, Float8Tensor)
+        assert isinstance(weight, tensor_class(recipe_name))
         assert_identical(weight.dequantize(), expected.get_parameter(name).dequantize(), name)
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+
+def trained(module, x, recipe):
+    """Output and all gradients of one step."""
+    module.zero_grad()
+    x.grad = None
+    y = module_output(module, x, recipe)
+    torch.manual_seed(8)
+    y.backward(output_gradient(y))
+    grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    return {"output": y.detach(), "inp": x.grad, **grads}
+
+
+@KINDS
+@RECIPE_NAMES
+def test_a_step_is_that_of_the_weights_it_was_made_from(kind, recipe_name):
+    if recipe_name == "delayed":
+        pytest.skip("a parameter keeps the scale it was cast with")
+    recipe = RECIPES[recipe_name]
+    module = make_quantized(kind, recipe)
+    torch.manual_seed(3)
+    plain = FACTORIES[kind](device="cpu")
+    x = make_input()
+    found, expected = (trained(m, x.detach().requires_grad_(), recipe) for m in (module, plain))
+    for name, value in expected.items():
+        assert_identical(found[name], value, name)
+
+
+@KINDS
+@RECIPE_NAMES
+def test_an_optimizer_works_on_the_values_and_rounds_once_an_operation(kind, recipe_name):
+    recipe = RECIPES[recipe_name]
+    module = make_quantized(kind, recipe)
+    trained(module, make_input(), recipe)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    expected = {}
+    for name, weight in weights_of(module).items():
+        moved = weight.detach().dequantize().add(weight.grad, alpha=-0.5)
+        expected[name] = weight._quantizer.copy()(moved).dequantize()
+    optimizer.step()
+    for name, weight in weights_of(module).items():
+        assert_identical(weight.detach().dequantize(), expected[name], name)
+
+
+@RECIPE_NAMES
+@pytest.mark.parametrize("other_name", ["current", "block", "mxfp8", "nvfp4"])
+@pytest.mark.filterwarnings("ignore:Recipe type changed")
+def test_a_recipe_of_another_format_is_refused(recipe_name, other_name):
+    module = make_quantized("Linear", RECIPES[recipe_name])
+    if tensor_class(recipe_name) is tensor_class(other_name):
+        assert torch.isfinite(module_output(module, make_input(), RECIPES[other_name])).all()
+        return
+    with pytest.raises(RuntimeError, match=r"^Recipe mismatch for 'weight'"):
+        module_output(module, make_input(), RECIPES[other_name])
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+@KINDS
+@RECIPE_NAMES
+def test_a_saved_model_continues_to_the_bit(kind, recipe_name, tmp_path):
+    recipe = RECIPES[recipe_name]
+    module = make_quantized(kind, recipe)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    x = make_input()
+    for _ in range(2):
+        trained(module, x, recipe)
+        optimizer.step()
+    torch.save(module.state_dict(), tmp_path / "model.pt")
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    twin = make_quantized(kind, recipe, seed=91)
+    twin_optimizer = torch.optim.AdamW(twin.parameters(), lr=0.01)
+    twin.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    twin_optimizer.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
+    for _ in range(2):
+        found, expected = (trained(m, x.detach().requires_grad_(), recipe) for m in (twin, module))
+        for name, value in expected.items():
+            assert_identical(found[name], value, name)
+        optimizer.step()
+        twin_optimizer.step()
+
+
+@KINDS
+@RECIPE_NAMES
+def test_plain_weights_load_strictly_and_are_quantized(kind, recipe_name):
+    recipe = RECIPES[recipe_name]
+    module = make_quantized(kind, recipe, seed=5)
+    torch.manual_seed(3)
+    state = {
+        name: value
+        for name, value in FACTORIES[kind](device="cpu").state_dict().items()
+        if not name.endswith("_extra_state")
+    }
+    module.load_state_dict(state, strict=True)
+    for name, weight in weights_of(module).items():
+        assert isinstance(weight, tensor_class(recipe_name))
+        expected = weight._quantizer.copy()(state[name]).dequantize()
+        assert_identical(weight.detach().dequantize(), expected, name)
 
 
 # ---- training ------------------------------------------------------------------------------------
@@ -107,7 +234,8 @@ def test_adamw_lowers_the_loss(kind, recipe_name):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert all(isinstance(weight, Float8Tensor) for weight in weights_of(module).values())
+    kept = tensor_class(recipe_name)
+    assert all(isinstance(weight, kept) for weight in weights_of(module).values())
     assert losses[-1] < 0.8 * losses[0]
 
 

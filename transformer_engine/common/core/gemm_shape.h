@@ -1,12 +1,10 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The logical sizes of a GEMM, read through the operands' layout flags, and its alpha.
+// The logical sizes of a GEMM, read through the operands' layout flags.
 #pragma once
 
 #include <transformer_engine/gemm.h>
-
-#include "numerics/scale.h"
 
 namespace transformer_engine {
 
@@ -25,22 +23,6 @@ inline int64_t operand_depth(const GemmOperand& operand) {
 
 inline GemmShape gemm_shape(const GemmArgs& args) {
   return {operand_rows(args.a), operand_rows(args.b), operand_depth(args.a)};
-}
-
-// What every element of the operand is multiplied by; reads host memory.
-inline float operand_scale_inv(const GemmOperand& operand) {
-  if (operand.scale_inv != nullptr) {
-    return *operand.scale_inv;
-  }
-  const BlockScales& scales = operand.scales;
-  return scales.amax == nullptr || scales.is_row_scaled
-             ? 1.0F
-             : numerics::nvfp4_tensor_scale_inv(*scales.amax, scales.e4m3_max);
-}
-
-// What the accumulated products are multiplied by; reads host memory.
-inline float gemm_alpha(const GemmArgs& args) {
-  return operand_scale_inv(args.a) * operand_scale_inv(args.b);
 }
 
 // Whether every element is a BF16 number, apart from what scales the whole operand.

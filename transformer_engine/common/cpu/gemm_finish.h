@@ -4,6 +4,7 @@
 
 #include "core/gemm_shape.h"
 #include "cpu/gemm_kernels.h"
+#include "numerics/gemm_alpha.h"
 
 namespace transformer_engine::cpu {
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/gemm_shape.h"
+#include "numerics/gemm_alpha.h"
 #include "reference/block_scaling.h"
 #include "reference/cast.h"
 

@@ -14,6 +14,7 @@ from transformer_engine_torch import (
     copy_layout,
     dequantize_copies,
     dequantize_fp8,
+    gemm_copies,
     quantize_fp8,
     transpose_bytes,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "copy_layout",
     "dequantize_copies",
     "dequantize_fp8",
+    "gemm_copies",
     "quantize_fp8",
     "transpose_bytes",
 ]

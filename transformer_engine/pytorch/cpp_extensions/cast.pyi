@@ -128,6 +128,17 @@ class Float8CurrentScalingQuantizerCore(Float8QuantizerBaseCore):
 def dequantize_copies(
     sizes: list[int], rowwise: Copy | None, columnwise: Copy | None, output_dtype: int
 ) -> torch.Tensor: ...
+def gemm_copies(
+    a_sizes: list[int],
+    a_rowwise: Copy | None,
+    a_columnwise: Copy | None,
+    a_contracts_rows: bool,
+    b_sizes: list[int],
+    b_rowwise: Copy | None,
+    b_columnwise: Copy | None,
+    b_contracts_rows: bool,
+    out_dtype: int,
+) -> torch.Tensor: ...
 def copy_layout(
     kind: int, dtype: int, flags: int, columnwise: bool, rows: int, cols: int
 ) -> dict[str, Any]: ...

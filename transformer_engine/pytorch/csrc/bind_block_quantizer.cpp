@@ -3,6 +3,7 @@
 //
 // Quantizers of the formats with one scale per block, their layouts, and dequantization. Copies
 // travel as the tuples of read_operand.h.
+#include <ATen/ops/empty.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -10,7 +11,7 @@
 
 #include "bind.h"
 #include "quantizer.h"
-#include "read_operand.h"
+#include "steps/read_operand.h"
 
 namespace py = pybind11;
 
@@ -233,6 +234,38 @@ void bind_nvfp4(py::module_& m) {
       .def_readonly("sign_mask", &NVFP4Quantizer::sign_mask);
 }
 
+// op(a) op(b)^T of two quantized tensors; `contracts_rows`: op(X) = X^T.
+struct CopiesOperand {
+  std::vector<int64_t> sizes;
+  py::object rowwise, columnwise;
+  bool contracts_rows;
+};
+
+at::Tensor gemm_copies(const CopiesOperand& a, const CopiesOperand& b, int out_dtype) {
+  TE_CHECK_TYPE(is_high_precision(static_cast<DType>(out_dtype)), "gemm_copies: out_dtype is ",
+                out_dtype, "; a value of DType for float32, float16 or bfloat16 is required.");
+  const py::object& held = a.rowwise.is_none() ? a.columnwise : a.rowwise;
+  TE_CHECK(!held.is_none(), "gemm_copies: a has neither a rowwise nor a columnwise copy.");
+  const auto device = py::cast<at::Tensor>(py::reinterpret_borrow<py::tuple>(held)[0]).device();
+  const Operand operand_a = operand_of(a.sizes, device, a.rowwise, a.columnwise);
+  const Operand operand_b = operand_of(b.sizes, device, b.rowwise, b.columnwise);
+  if (a.contracts_rows && b.contracts_rows) {
+    check_same_transform(operand_a, operand_b);
+  }
+  GemmArgs args;
+  args.a = operand_a.gemm_operand(a.contracts_rows);
+  args.b = operand_b.gemm_operand(b.contracts_rows);
+  const auto rows_of = [](const GemmOperand& operand) {
+    return operand.is_transposed ? operand.matrix.cols : operand.matrix.rows;
+  };
+  const at::Tensor d =
+      at::empty({rows_of(args.a), rows_of(args.b)},
+                at::device(device).dtype(scalar_type_of(static_cast<DType>(out_dtype))));
+  args.d = matrix_view(d);
+  gemm(args, context_for(d));
+  return d;
+}
+
 }  // namespace
 
 void bind_block_quantizers(py::module_& m) {
@@ -276,6 +309,20 @@ void bind_block_quantizers(py::module_& m) {
   m.def("dequantize_copies", &dequantize_copies, py::arg("sizes"), py::arg("rowwise"),
         py::arg("columnwise"), py::arg("output_dtype"),
         "Values of a quantized tensor of logical sizes, from its rowwise copy if there is one.");
+  m.def(
+      "gemm_copies",
+      [](const std::vector<int64_t>& a_sizes, const py::object& a_rowwise,
+         const py::object& a_columnwise, bool a_contracts_rows, const std::vector<int64_t>& b_sizes,
+         const py::object& b_rowwise, const py::object& b_columnwise, bool b_contracts_rows,
+         int out_dtype) {
+        return gemm_copies({a_sizes, a_rowwise, a_columnwise, a_contracts_rows},
+                           {b_sizes, b_rowwise, b_columnwise, b_contracts_rows}, out_dtype);
+      },
+      py::arg("a_sizes"), py::arg("a_rowwise"), py::arg("a_columnwise"),
+      py::arg("a_contracts_rows"), py::arg("b_sizes"), py::arg("b_rowwise"),
+      py::arg("b_columnwise"), py::arg("b_contracts_rows"), py::arg("out_dtype"),
+      "op(a) op(b)^T of two quantized tensors of logical sizes, op(X) = X^T where it contracts "
+      "rows.");
   m.def("copy_layout", &layout_of, py::arg("kind"), py::arg("dtype"), py::arg("flags"),
         py::arg("columnwise"), py::arg("rows"), py::arg("cols"),
         "Shapes of a copy's buffers for a logical [rows, cols] matrix.");

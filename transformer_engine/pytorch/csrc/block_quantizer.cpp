@@ -119,7 +119,7 @@ CopyFormat NVFP4Quantizer::copy_format(bool is_columnwise) const {
   return {.kind = CopyKind::kNvfp4,
           .dtype = DType::kFloat4E2M1,
           .flags = flag(with_2d_quantization, CopyFormat::kSquareTiles) |
-                   flag(row_scaled, CopyFormat::kRowScaled) |
+                   flag(row_scaled && !is_columnwise, CopyFormat::kRowScaled) |
                    flag(with_rht && is_columnwise, CopyFormat::kHadamard) |
                    flag(e4m3_max == 256, CopyFormat::kScalesTo256)};
 }
@@ -129,6 +129,9 @@ QuantizeNvfp4Args NVFP4Quantizer::args_for(const at::Tensor& input, const Operan
   args.input = matrix_view(input);
   args.rowwise = block_scaled_view(operand.rowwise, /*is_columnwise=*/false, operand.sizes);
   args.columnwise = block_scaled_view(operand.columnwise, /*is_columnwise=*/true, operand.sizes);
+  if (args.columnwise.is_wanted()) {
+    args.columnwise.data.cols = args.input.rows;  // a GEMM reads whole groups, the op knows them
+  }
   args.has_square_tiles = with_2d_quantization;
   // The op takes copies of the input's sizes, also where it stores whole transformed groups.
   args.columnwise.data.cols = args.columnwise.is_wanted() ? args.input.rows : 0;

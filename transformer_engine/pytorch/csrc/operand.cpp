@@ -6,6 +6,8 @@
 #include <transformer_engine/cast.h>
 #include <transformer_engine/error.h>
 
+#include <algorithm>
+
 #include "allocate.h"
 
 namespace transformer_engine::pytorch {
@@ -73,7 +75,7 @@ CopyLayout::CopyLayout(const CopyFormat& format, bool is_columnwise, const Matri
       scale_sizes = {ceil_divide(stored_rows, kFp8Block), round_up(blocks, kScaleCols)};
       has_padded_scales = scale_sizes[1] != blocks;
       scales.block_rows = scales.block_cols = kFp8Block;
-      scales.row_stride = scale_sizes[1];
+      scales.row_stride = std::max<int64_t>(scale_sizes[1], 1);
       scales.col_stride = 1;
       break;
     }
@@ -88,7 +90,7 @@ CopyLayout::CopyLayout(const CopyFormat& format, bool is_columnwise, const Matri
       scales.dtype = DType::kFloat8E8M0;
       scales.block_rows = block_rows;
       scales.block_cols = block_cols;
-      scales.row_stride = scale_sizes[1];
+      scales.row_stride = std::max<int64_t>(scale_sizes[1], 1);
       scales.col_stride = 1;
       break;
     }
@@ -103,7 +105,7 @@ CopyLayout::CopyLayout(const CopyFormat& format, bool is_columnwise, const Matri
       amax_numel = format.has(CopyFormat::kRowScaled) ? stored_rows : 1;
       scales.dtype = DType::kFloat8E4M3;
       scales.block_cols = kNvfp4Block;
-      scales.row_stride = scale_sizes[1];
+      scales.row_stride = std::max<int64_t>(scale_sizes[1], 1);
       scales.col_stride = 1;
       scales.is_row_scaled = format.has(CopyFormat::kRowScaled);
       scales.e4m3_max = format.has(CopyFormat::kScalesTo256) ? 256.0F : 448.0F;

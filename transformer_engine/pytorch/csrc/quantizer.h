@@ -53,6 +53,9 @@ class Quantizer {
   // Whether GEMMs with this operand run without a quantized copy: the tensor as it is.
   virtual bool is_identity() const { return false; }
 
+  // Whether quantizing the same tensor again gives the same copies and changes nothing.
+  virtual bool is_requantization_safe() const { return false; }
+
   bool rowwise_usage = true;
   bool columnwise_usage = true;
   bool internal = false;
@@ -99,6 +102,7 @@ class Float8CurrentScalingQuantizer : public Float8QuantizerBase {
  public:
   Float8CurrentScalingQuantizer(DType fp8_dtype, bool force_pow_2_scales, float amax_epsilon);
   void update(const at::Tensor& input, const Destination& destination) override;
+  bool is_requantization_safe() const override { return true; }
 
   bool force_pow_2_scales;
   float amax_epsilon;
@@ -126,6 +130,7 @@ class Float8BlockQuantizer : public BlockQuantizer {
  public:
   void update(const at::Tensor& input, Operand* operand, const float* noop) override;
   CopyFormat copy_format(bool is_columnwise) const override;
+  bool is_requantization_safe() const override { return true; }
 
   float amax_epsilon = 0.0F;
   bool force_pow_2_scales = true;
@@ -136,6 +141,7 @@ class MXFP8Quantizer : public BlockQuantizer {
  public:
   void update(const at::Tensor& input, Operand* operand, const float* noop) override;
   CopyFormat copy_format(bool is_columnwise) const override;
+  bool is_requantization_safe() const override { return true; }
 
   bool with_2d_quantization = false;
 };
@@ -168,6 +174,7 @@ class PythonQuantizer : public Quantizer {
   explicit PythonQuantizer(PythonRef quantizer) : quantizer_(std::move(quantizer)) {}
   Operand quantize(const at::Tensor& input, const Usages& usages) override;
   void calibrate(const at::Tensor& input) override;
+  bool is_requantization_safe() const override;
 
   PyObject* object() const { return quantizer_.get(); }
 

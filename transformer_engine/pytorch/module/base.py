@@ -22,7 +22,9 @@ from ..cpp_extensions import state, steps
 from ..quantization import FP8GlobalStateManager
 from ..recipe_state import (
     SLOTS_PER_GEMM,
+    TENSOR_TYPES,
     DelayedScalingRecipeState,
+    QuantizerRole,
     RecipeState,
     fp8_max_of,
     native_recipe,
@@ -152,6 +154,8 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
     _step_attributes: ClassVar[frozenset[str]] = frozenset()
     _module_count: ClassVar[int] = 0
     num_gemms: ClassVar[int] = 1
+    # Of the GEMMs, for the names of roles; a single one has the module's name.
+    _gemm_names: ClassVar[tuple[str, ...]] = ("",)
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
@@ -181,8 +185,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         self.param_init_meta: dict[str, ParameterInit] = {}
         self.fsdp_group: Any = None
         self.wgrad_accumulation_and_reduce_hooks: list[Callable[[], Any]] = []
-        self.output_quantizer_role: Any = None
-        self.grad_input_quantizer_role: Any = None
+        self._consumer_roles: dict[str, Any] = {}
         self.delay_wgrad_compute = False
         self._quantizer_set: Any = None
         object.__setattr__(self, "_handle", compiled.new_handle(self))
@@ -290,11 +293,62 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
                 mode=mode,
                 num_quantizers=self.num_gemms * SLOTS_PER_GEMM[mode],
                 device=device,
+                roles=self.get_quantizer_roles(mode),
             )
             state.inherit_state_from(self.fp8_meta.get(key))
             states[key] = state
         self._adopt_states(recipe, states)
         self._use_loaded_buffers()
+
+    def get_quantizer_roles(self, mode: str) -> list[QuantizerRole | None]:
+        """What each quantizer slot of a direction is for, as custom recipes are asked for it.
+
+        The module's output and the gradient of its input are the consumers' affair: None unless
+        ``output_quantizer_role`` or ``grad_input_quantizer_role`` says what they want.
+
+        Parameters
+        ----------
+        mode : {"forward", "backward"}
+        """
+        roles: list[QuantizerRole | None] = []
+        for gemm in self._gemm_names:
+            name = f"{self.name}.{gemm}" if gemm else self.name
+            for tensor_type in TENSOR_TYPES[mode]:
+                is_boundary = tensor_type in ("output", "grad_input")
+                role = QuantizerRole("linear", tensor_type, name)
+                roles.append(None if is_boundary else role)
+        # The output is the last GEMM's, the gradient of the input the first one's.
+        slot = {"forward": len(roles) - 1, "backward": 1}[mode]
+        roles[slot] = self._consumer_roles.get(TENSOR_TYPES[mode][-1])
+        return roles
+
+    def _set_consumer_role(self, tensor_type: str, role: QuantizerRole | None) -> None:
+        if role is not None and not isinstance(role, QuantizerRole):
+            raise TypeError(
+                f"{type(self).__name__}: {tensor_type}_quantizer_role is a {type(role).__name__}; "
+                "a QuantizerRole or None is required."
+            )
+        self._consumer_roles[tensor_type] = role
+        if self._quantizer_set is not None:
+            self._make_quantizers(self.fp8_meta["recipe"])
+
+    @property
+    def output_quantizer_role(self) -> QuantizerRole | None:
+        """What the consumer of the output wants; assigning it rebuilds the quantizers."""
+        return self._consumer_roles.get("output")
+
+    @output_quantizer_role.setter
+    def output_quantizer_role(self, role: QuantizerRole | None) -> None:
+        self._set_consumer_role("output", role)
+
+    @property
+    def grad_input_quantizer_role(self) -> QuantizerRole | None:
+        """The same for the gradient of the input."""
+        return self._consumer_roles.get("grad_input")
+
+    @grad_input_quantizer_role.setter
+    def grad_input_quantizer_role(self, role: QuantizerRole | None) -> None:
+        self._set_consumer_role("grad_input", role)
 
     def _adopt_states(self, recipe: Recipe, states: dict[str, RecipeState]) -> None:
         self.fp8_meta.update(states)
@@ -376,16 +430,19 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         states = self._delayed_states()
         if states is None:
             return
-        for key in keys:
+        for key in set(keys) & set(states):
             states[key].set_history_length(length)
-        self._adopt_states(self.fp8_meta["recipe"], dict(states))
+        self._adopt_states(self.fp8_meta["recipe"], {key: self.fp8_meta[key] for key in STATE_KEYS})
 
     def _delayed_states(self) -> dict[str, DelayedScalingRecipeState] | None:
-        """Both delayed-scaling states, or None under another recipe or none."""
+        """The delayed-scaling states (custom recipes may have one), or None without any."""
         states = {key: self.fp8_meta.get(key) for key in STATE_KEYS}
-        if all(isinstance(state, DelayedScalingRecipeState) for state in states.values()):
-            return states  # type: ignore[return-value]  # just checked
-        return None
+        delayed = {
+            key: state.delayed
+            for key, state in states.items()
+            if state is not None and state.delayed is not None
+        }
+        return delayed or None
 
     def get_fp8_meta_tensors(self) -> dict[str, list[torch.Tensor]] | None:
         """Copies of the delayed-scaling buffers, or None without any."""
@@ -590,12 +647,12 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         states = self._delayed_states()
         if states is None:
             return extra_state.encode(self.fp8_meta.get("loaded_buffers"))
-        forward, backward = states.values()
-        return extra_state.encode(
-            extra_state.DelayedScalingBuffers(
-                forward.scale, forward.amax_history, backward.scale, backward.amax_history
-            )
+        none = (torch.empty(0), torch.empty(1, 0))
+        forward, backward = (
+            (states[key].scale, states[key].amax_history) if key in states else none
+            for key in STATE_KEYS
         )
+        return extra_state.encode(extra_state.DelayedScalingBuffers(*forward, *backward))
 
     def set_extra_state(self, state: Any) -> None:
         """Restore a recipe state; None, or one without delayed scaling, means a fresh one.
@@ -621,9 +678,11 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         if buffers is None:
             self._forget_recipe_state()
             return
+        # A custom recipe may have a state in one direction alone.
+        is_one_sided = (buffers.scale_fwd.numel() == 0) != (buffers.scale_bwd.numel() == 0)
         for mode, scale in (("forward", buffers.scale_fwd), ("backward", buffers.scale_bwd)):
             expected = self.num_gemms * SLOTS_PER_GEMM[mode]
-            if scale.numel() != expected:
+            if scale.numel() != expected and not (is_one_sided and scale.numel() == 0):
                 raise extra_state.ExtraStateError(
                     f"{owner}: {mode} state has {scale.numel()} slots; {expected} are required. "
                     "Load the checkpoint of a module of this kind."
@@ -641,11 +700,13 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         states = self._delayed_states()
         if loaded is None or states is None:
             return
-        forward, backward = states.values()
-        for buffers, scale, history in (
-            (forward, loaded.scale_fwd, loaded.amax_history_fwd),
-            (backward, loaded.scale_bwd, loaded.amax_history_bwd),
+        for key, scale, history in (
+            (STATE_KEYS[0], loaded.scale_fwd, loaded.amax_history_fwd),
+            (STATE_KEYS[1], loaded.scale_bwd, loaded.amax_history_bwd),
         ):
+            buffers = states.get(key)
+            if buffers is None or scale.numel() == 0:
+                continue
             buffers.scale.copy_(scale)
             resized = buffers.resize_history(history, buffers.amax_history.shape[0])
             buffers.amax_history.copy_(resized)

@@ -24,8 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils import stateless
 
-from transformer_engine.common.recipe import DelayedScaling
-
 from ..cpp_extensions import state, steps
 from ..tensor import QuantizedTensor
 from . import composed
@@ -184,9 +182,7 @@ def _refuse_recomputation(module: Any) -> None:
     is_in_backward = torch._C._current_graph_task_id() != -1
     if not is_in_backward or not module.fp8:
         return
-    if state.autocast_state().enabled and not isinstance(
-        module.fp8_meta.get("recipe"), DelayedScaling
-    ):
+    if state.autocast_state().enabled and module._delayed_states() is None:
         return  # the region is still open, and the recipe has no scales of its own
     raise NotImplementedError(
         f"{type(module).__name__}.forward: activations of a quantized forward are recomputed in a "

@@ -108,6 +108,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         }
     )
     num_gemms = 2
+    _gemm_names = ("fc1", "fc2")
 
     def __init__(  # noqa: PLR0913  # public signature
         self,

@@ -10,8 +10,8 @@
 #include <transformer_engine/error.h>
 
 #include "allocate.h"
-#include "read_operand.h"
 #include "steps/node_support.h"
+#include "steps/read_operand.h"
 
 namespace py = pybind11;
 
@@ -497,11 +497,12 @@ void SavedLinear::save_weight(const CallState& state, const Operand& operand,
   const at::Tensor& first = parameters.weights[0];
   const BackwardMode mode = state.backward_mode();
   dequantizes = mode == BackwardMode::kDequantized;
-  const bool reads_parameter = !operand.is_quantized() || mode == BackwardMode::kHighPrecision;
+  // In a quantized forward a plain operand is what a quantizer made of the weight.
+  const bool reads_parameter = !state.is_quantized || mode == BackwardMode::kHighPrecision;
   weight_is_parameter =
       needs_dgrad && reads_parameter && !is_python_tensor(first) && first.scalar_type() == dtype;
   if (needs_dgrad && !weight_is_parameter) {
-    if (reads_parameter && operand.is_quantized()) {
+    if (state.is_quantized && reads_parameter) {
       weight.save(Operand::high_precision(
           is_python_tensor(first) ? with_gil([&] { return dequantize_python(first, dtype); })
                                   : as_dtype(concatenate(parameters.weights), dtype)));
@@ -524,7 +525,7 @@ void SavedLinear::save_input(const CallState& state, const Operand& operand,
                              const at::Tensor& original, bool keeps_original) {
   dequantizes = state.backward_mode() == BackwardMode::kDequantized;
   keeps_original |= state.backward_mode() == BackwardMode::kHighPrecision;
-  if (keeps_original && operand.is_quantized() && original.defined()) {
+  if (keeps_original && state.is_quantized && original.defined()) {
     input.save(Operand::high_precision(original));
     is_original = true;
   } else {

@@ -201,14 +201,22 @@ LinearStep::LinearStep(LinearStepSpec spec)
 
 // Whether backward starts from the input as it was before quantization.
 bool LinearStep::keeps_original(const Call& call) const {
-  return call.needs_wgrad() &&
-         (spec_.save_original_input || call.state.backward_mode() == BackwardMode::kHighPrecision);
+  switch (call.state.backward_mode()) {
+    case BackwardMode::kHighPrecision:
+      return call.needs_wgrad();
+    case BackwardMode::kDequantized:
+      return false;
+    case BackwardMode::kQuantized:
+      break;
+  }
+  return spec_.save_original_input && call.needs_wgrad() && call.state.is_quantized &&
+         call.state.quantizers->input(spec_.linear.gemm).is_requantization_safe();
 }
 
 Operand LinearStep::input_operand(Call& call, NormResult* norm_result) {
   const CallState& state = call.state;
   const bool observes = state.is_calibrating && !state.is_replay;
-  const Usages usages = input_usages(state, call.needs_wgrad() && !spec_.save_original_input);
+  const Usages usages = input_usages(state, call.needs_wgrad() && !keeps_original(call));
   Quantizer* const quantizer =
       state.quantizers != nullptr ? &state.quantizers->input(spec_.linear.gemm) : nullptr;
   if (!spec_.norm.has_value()) {
@@ -307,7 +315,7 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
   }
   if (call.needs_wgrad()) {
     auto& node = static_cast<LinearNode&>(*outputs.node);
-    if (outputs.layernorm_output.defined() && !input.is_quantized()) {
+    if (outputs.layernorm_output.defined() && !call.state.is_quantized) {
       node.linear_saved.input.save(input, /*is_output=*/true);
     } else {
       node.linear_saved.save_input(call.state, input,

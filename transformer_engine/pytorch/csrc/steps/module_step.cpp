@@ -214,6 +214,29 @@ void ModuleStep::ensure_quantizers(PyObject* module, const AutocastState& autoca
               "self._step.set_quantizers().");
 }
 
+namespace {
+
+// Delayed scaling in a forward: a custom recipe may have it in one direction alone.
+void use_delayed_scaling(const AutocastState& autocast, CallState* state) {
+  DelayedScalingState* const forward = state->quantizers->forward_state.get();
+  DelayedScalingState* const backward = state->quantizers->backward_state.get();
+  for (auto* const direction : {forward, backward}) {
+    if (direction != nullptr) {
+      direction->group = autocast.group;
+      direction->reduces_amax = autocast.reduces_amax;
+    }
+  }
+  state->owns_backward_update = backward != nullptr && state->is_quantized && autocast.first_module;
+  if (forward != nullptr) {
+    state->scale_version = forward->version;
+    if (state->is_quantized) {
+      forward->mark_used();
+    }
+  }
+}
+
+}  // namespace
+
 CallState ModuleStep::begin_forward(PyObject* module, at::ScalarType dtype) {
   CallState state;
   const ForwardRecord* const repeated = is_in_backward() ? recompute_log_.next_repeated() : nullptr;
@@ -228,17 +251,8 @@ CallState ModuleStep::begin_forward(PyObject* module, at::ScalarType dtype) {
       ensure_quantizers(module, autocast);
       state.quantizers = quantizers_;
     }
-    if (state.quantizers != nullptr && state.quantizers->forward_state != nullptr) {
-      DelayedScalingState& forward_state = *state.quantizers->forward_state;
-      for (auto* const direction : {&forward_state, state.quantizers->backward_state.get()}) {
-        direction->group = autocast.group;
-        direction->reduces_amax = autocast.reduces_amax;
-      }
-      state.scale_version = forward_state.version;
-      state.owns_backward_update = state.is_quantized && autocast.first_module;
-      if (state.is_quantized) {
-        forward_state.mark_used();
-      }
+    if (state.quantizers != nullptr) {
+      use_delayed_scaling(autocast, &state);
     }
   }
   was_quantized_ = state.is_quantized;

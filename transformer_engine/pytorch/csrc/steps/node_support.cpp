@@ -13,8 +13,8 @@
 #include "quantizer.h"
 #include "steps/node_support.h"
 
-#include "read_operand.h"
 #include "steps/python_call.h"
+#include "steps/read_operand.h"
 
 namespace py = pybind11;
 

@@ -7,8 +7,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "quantizer.h"
-#include "read_operand.h"
 #include "steps/python_call.h"
+#include "steps/read_operand.h"
 
 namespace py = pybind11;
 
@@ -53,6 +53,11 @@ Operand PythonQuantizer::quantize(const at::Tensor& input, const Usages& usages)
     }
   }
   return operand;
+}
+
+bool PythonQuantizer::is_requantization_safe() const {
+  const py::gil_scoped_acquire gil;
+  return truth(py::object(py::handle(quantizer_.get()).attr("is_requantization_safe")()).ptr());
 }
 
 void PythonQuantizer::calibrate(const at::Tensor& input) {
