@@ -36,6 +36,14 @@ def check_destination(owner: str, src: torch.Tensor, dst: Any, storage_class: An
         )
 
 
+def is_common(values: torch.Tensor, group: Any) -> bool:
+    """Whether all ranks of a group have the same values."""
+    lowest, highest = values.clone(), values.clone()
+    torch.distributed.all_reduce(lowest, op=torch.distributed.ReduceOp.MIN, group=group)
+    torch.distributed.all_reduce(highest, op=torch.distributed.ReduceOp.MAX, group=group)
+    return torch.equal(lowest, highest)
+
+
 def core_setting(name: str, convert: Callable[[Any], Any], text: str) -> Any:
     """A property that lives in the native object."""
 

@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from ..constants import DType
 from ..cpp_extensions import cast as tex
-from .core_quantizer import FP8_MAX, check_fp8_dtype, core_setting
+from .core_quantizer import FP8_MAX, check_fp8_dtype, core_setting, is_common
 from .float8_quantizer import Float8QuantizerBase, tensor_from_data
 from .quantizer import register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
@@ -166,10 +166,7 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
 
     def _is_scale_common(self, shard: Float8TensorStorage, group: Any) -> bool:
         # Whoever quantized the shard may not have reduced its amax.
-        lowest, highest = shard._scale_inv.clone(), shard._scale_inv.clone()
-        torch.distributed.all_reduce(lowest, op=torch.distributed.ReduceOp.MIN, group=group)
-        torch.distributed.all_reduce(highest, op=torch.distributed.ReduceOp.MAX, group=group)
-        return bool((lowest == highest).item())
+        return is_common(shard._scale_inv, group)
 
     def _default_device(self) -> torch.device | None:
         return self.device

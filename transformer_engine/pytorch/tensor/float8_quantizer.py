@@ -169,6 +169,9 @@ class Float8QuantizerBase(CoreQuantizer):
         quantizer.set_usage(rowwise=True, columnwise=False)
         return quantizer.quantize_impl(shard)
 
+    def fsdp_shard(self, shard: Any, group: Any) -> Any:
+        return self.quantize_shard(shard, group)
+
     def _is_scale_common(self, shard: Float8TensorStorage, group: Any) -> bool:
         return True  # delayed scaling: scales follow from amaxes reduced over all ranks
 

@@ -13,6 +13,7 @@ import torch
 from ..constants import DType
 from .float8_current_scaling import Float8CurrentScalingQuantizer
 from .float8_quantizer import Float8Quantizer
+from .fsdp_tensor import FsdpTensor
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten, view_bytes
 from .quantizer import NOMINAL_DTYPES, Quantizer
 from .storage.float8_tensor_storage import Float8TensorStorage, count_write
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 
-class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
+class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
     """A tensor held as FP8 bytes and one scale.
 
     Parameters

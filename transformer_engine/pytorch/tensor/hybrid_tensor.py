@@ -107,6 +107,18 @@ class HybridQuantizer(Quantizer):
         self.rowwise_quantizer.calibrate(tensor)
         self.columnwise_quantizer.calibrate(tensor)
 
+    def fsdp_shard(self, shard: Any, group: Any) -> Any:
+        """Both halves, each with what its format must have in common."""
+        metadata = shard.get_metadata()
+        for keyword, half in shard._halves():
+            quantizer = (
+                self.rowwise_quantizer
+                if keyword == "rowwise_storage"
+                else self.columnwise_quantizer
+            )
+            metadata[keyword] = quantizer.fsdp_shard(half, group)
+        return HybridQuantizedTensorStorage(**metadata)
+
     # --- making and overwriting tensors ---------------------------------------------------------
 
     def _wrap(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .fsdp_tensor import FsdpTensor
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten
 from .quantizer import Quantizer
 from .storage.identity_tensor_storage import IdentityTensorStorage
@@ -93,7 +94,7 @@ class IdentityQuantizer(Quantizer):
         return dst
 
 
-class IdentityTensor(QuantizedTensor, IdentityTensorStorage):  # type: ignore[misc]
+class IdentityTensor(FsdpTensor, IdentityTensorStorage):  # type: ignore[misc]
     """A tensor held in high precision.
 
     Parameters

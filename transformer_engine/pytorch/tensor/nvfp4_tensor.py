@@ -22,7 +22,7 @@ from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
 from .block_scaled_tensor import BlockScaledTensor
-from .core_quantizer import core_setting
+from .core_quantizer import core_setting, is_common
 from .quantized_tensor import aten
 from .quantizer import register_core
 from .shared_view_tensor import raw_views
@@ -195,6 +195,15 @@ class NVFP4Quantizer(BlockScaledQuantizer):
 
     def fits_recipe(self, recipe: Recipe) -> bool:
         return recipe.nvfp4() or super().fits_recipe(recipe)
+
+    def fsdp_shard(self, shard: Any, group: Any) -> Any:
+        """The rows under one amax, which a write to this rank's alone may have changed."""
+        if shard._amax_rowwise is None or is_common(shard._amax_rowwise, group):
+            return shard
+        quantizer = self.copy()
+        quantizer.set_usage(rowwise=True, columnwise=False)
+        quantizer.with_amax_reduction, quantizer.amax_reduction_group = True, group
+        return quantizer.quantize_impl(shard)
 
     def _cast(self, source: torch.Tensor) -> tuple[Copy | None, Copy | None]:
         if not self.with_amax_reduction:

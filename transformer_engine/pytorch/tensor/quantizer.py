@@ -291,6 +291,10 @@ class Quantizer(abc.ABC):
         """
         return None
 
+    def fsdp_shard(self, shard: Any, group: Any) -> Any:
+        """This rank's rows of a parameter, with what all ranks' must have in common."""
+        return shard
+
     def join_shards(
         self, shard: Any, ranks: int, out: Any
     ) -> tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]]:

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten, view_bytes
+from .fsdp_tensor import FsdpTensor
+from .quantized_tensor import PART_VIEWS, aten, view_bytes
 
 
 class _ViewFunction(torch.autograd.Function):
@@ -35,7 +36,7 @@ def _call(func: Any, *args: Any) -> Any:
     return func(*args)
 
 
-class SharedViewTensor(QuantizedTensor):
+class SharedViewTensor(FsdpTensor):
     """A quantized tensor with views of the whole, and copies of parts."""
 
     # torch operation -> (tensor, func, args, kwargs) -> result, or NotImplemented; of one format.

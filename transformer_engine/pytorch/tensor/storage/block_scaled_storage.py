@@ -281,6 +281,84 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
                     f"{own!s} is required. Use quantize_ to convert."
                 )
 
+    # --- rows of several ranks ------------------------------------------------------------------
+
+    # Rows of the matrix per row of a copy's scales; None for copies that cannot be concatenated.
+    _scale_rows: ClassVar[tuple[int | None, int | None]] = (1, None)
+
+    def _gathered_copies(self, usages: dict[str, bool]) -> list[bool]:
+        """Which copies are gathered (columnwise or not); others are made from the rowwise one."""
+        wanted = ((False, usages["rowwise"]), (True, usages["columnwise"]))
+        copies = [c for c, is_wanted in wanted if is_wanted and self._scale_rows[c] is not None]
+        return copies or [False]
+
+    def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:
+        """Data and scales of the copies to gather."""
+        return tuple(f for c in self._gathered_copies(usages) for f in self._copy_fields[c][:2])
+
+    def fsdp_extract_buffers(self, usages: dict[str, bool]) -> dict[str, torch.Tensor]:
+        """Those buffers by name, without padding of rows.
+
+        Raises
+        ------
+        ValueError
+            If the rows are no whole blocks, or the rowwise copy is required and not held.
+        NotImplementedError
+            For scales in the order of a GPU's GEMM.
+        """
+        self._check_scales_readable("fsdp_pre_all_gather")
+        self.fsdp_buffer_fields(usages)  # which refuses what cannot be gathered at all
+        rows = matrix_shape(self._shape)[0]
+        buffers: dict[str, torch.Tensor] = {}
+        for columnwise in self._gathered_copies(usages):
+            per_scale, held = self._scale_rows[columnwise], self._copy(columnwise)
+            if held is None or held[0] is None or held[1] is None or per_scale is None:
+                raise ValueError(
+                    f"{type(self).__name__}.fsdp_pre_all_gather: the tensor holds only its "
+                    "columnwise copy, whose rows cannot be gathered; the rowwise one is required. "
+                    "Keep rowwise usage."
+                )
+            self._check_whole_blocks(rows, columnwise)
+            names = self._copy_fields[columnwise]
+            buffers[names[0]] = held[0]
+            buffers[names[1]] = held[1][: rows // per_scale]
+        return buffers
+
+    def _tile_rows(self) -> int:
+        """Rows of a square tile; 1 without tiles."""
+        return 1
+
+    def _check_whole_blocks(self, rows: int, columnwise: bool) -> None:
+        """Refuse rows whose scales could not be one below the other."""
+        block = max(self._scale_rows[columnwise] or 1, self._tile_rows())
+        if rows % block:
+            raise ValueError(
+                f"{type(self).__name__}.fsdp_pre_all_gather: this rank has {rows} rows; a multiple "
+                f"of {block} is required, whole blocks. Shard by fewer ranks, or pad the parameter."
+            )
+
+    def fsdp_assign_gathered(
+        self, gathered: dict[str, torch.Tensor], usages: dict[str, bool], shape: torch.Size
+    ) -> dict[str, Any]:
+        """Metadata of the whole, of a shape, around gathered buffers; padding is put back."""
+        metadata = self.get_metadata()
+        for columnwise, names in enumerate(self._copy_fields):
+            is_held = names[0] in gathered
+            for name in names:
+                if not is_held:
+                    metadata[self._buffer_keywords[name]] = None
+            if is_held:
+                data, scales = gathered[names[0]], gathered[names[1]]
+                layout = copy_layout(self._copy_format(bool(columnwise)), bool(columnwise), shape)
+                padded = scales
+                if tuple(scales.shape) != layout["scales"]:
+                    padded = scales.new_zeros(layout["scales"])
+                    padded[: scales.shape[0]] = scales
+                is_logical = names[0] in self._logical_buffers
+                metadata[self._buffer_keywords[names[0]]] = data.view(shape) if is_logical else data
+                metadata[self._buffer_keywords[names[1]]] = padded
+        return metadata
+
     # --- values ---------------------------------------------------------------------------------
 
     def _dequantize_impl(self, dtype: torch.dtype) -> torch.Tensor:

@@ -52,6 +52,7 @@ class Float8BlockwiseQTensorStorage(BlockScaledTensorStorage):
 
     _buffer_keywords: ClassVar[dict[str, str]] = BLOCK_BUFFERS
     _logical_buffers: ClassVar[tuple[str, ...]] = ("_rowwise_data",)
+    _scale_rows: ClassVar[tuple[int | None, int | None]] = (128, None)
     _settings: ClassVar[dict[str, Setting]] = {
         "_fp8_dtype": Setting("fp8_dtype", DType.cast),
         "_is_2D_scaled": Setting("is_2D_scaled", bool),
@@ -102,6 +103,21 @@ class Float8BlockwiseQTensorStorage(BlockScaledTensorStorage):
         across, down = layout["scales"][0], scales.shape[0]
         self._columnwise_scale_inv[:, :down] = scales[:, :across].t()
         self._columnwise_data = data
+
+    def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:
+        """The rowwise copy of square tiles; the columnwise one is made from it on demand.
+
+        Raises
+        ------
+        ValueError
+            For blocks of 1 x 128, whose scales are stored transposed.
+        """
+        if not self._is_2D_scaled:
+            raise ValueError(
+                f"{type(self).__name__}.fsdp_pre_all_gather: is_2D_scaled is False; only tensors "
+                "of 128 x 128 tiles can be gathered. Use block_scaling_dim=2 for parameters."
+            )
+        return super().fsdp_buffer_fields(usages)
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None

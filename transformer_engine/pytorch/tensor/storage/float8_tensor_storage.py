@@ -242,6 +242,21 @@ class Float8TensorStorage(QuantizedTensorStorage):
         if rowwise_usage is False:
             self._data = None
 
+    def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:
+        """The rowwise bytes: the scale is common to all ranks, a transpose is made on demand."""
+        if self._data is None:
+            raise ValueError(
+                f"{type(self).__name__}.fsdp_pre_all_gather: the tensor holds only its transpose; "
+                "rowwise bytes are required. Keep rowwise usage."
+            )
+        return ("_data",)
+
+    def fsdp_assign_gathered(
+        self, gathered: dict[str, torch.Tensor], usages: dict[str, bool], shape: torch.Size
+    ) -> dict[str, Any]:
+        data = gathered["_data"].view(shape)
+        return {**self.get_metadata(), "data": data, "data_transpose": None}
+
     def _native_operand(self) -> tuple[Any, Any]:
         """(rowwise, columnwise) as native steps read them; one copy serves all products."""
 

@@ -177,6 +177,43 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         for keyword, half in self._halves():
             half._check_copyable(other[keyword], method)
 
+    # Rows of several ranks: each half gathers its copy, the buffers' names begin with its keyword.
+
+    def _gathered_halves(
+        self, usages: dict[str, bool]
+    ) -> Iterator[tuple[str, QuantizedTensorStorage]]:
+        for keyword, half in self._halves():
+            if usages[keyword.removesuffix("_storage")]:
+                yield keyword, half
+
+    def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:
+        return tuple(
+            f"{keyword}.{name}"
+            for keyword, half in self._gathered_halves(usages)
+            for name in half.fsdp_buffer_fields(half.get_usages())
+        )
+
+    def fsdp_extract_buffers(self, usages: dict[str, bool]) -> dict[str, torch.Tensor]:
+        return {
+            f"{keyword}.{name}": buffer
+            for keyword, half in self._gathered_halves(usages)
+            for name, buffer in half.fsdp_extract_buffers(half.get_usages()).items()
+        }
+
+    def fsdp_assign_gathered(
+        self, gathered: dict[str, torch.Tensor], usages: dict[str, bool], shape: torch.Size
+    ) -> dict[str, Any]:
+        metadata = {**self.get_metadata(), "rowwise_storage": None, "columnwise_storage": None}
+        for keyword, half in self._gathered_halves(usages):
+            own = {
+                name.removeprefix(f"{keyword}."): buffer
+                for name, buffer in gathered.items()
+                if name.startswith(f"{keyword}.")
+            }
+            fields = half.fsdp_assign_gathered(own, half.get_usages(), shape)
+            metadata[keyword] = type(half)(**{**fields, "shape": shape})
+        return metadata
+
     def prepare_for_saving(
         self,
     ) -> tuple[list[torch.Tensor | None], HybridQuantizedTensorStorage]:

@@ -85,6 +85,14 @@ class IdentityTensorStorage(QuantizedTensorStorage):
         plain = data if data.dtype in TE_DType else data.float()
         return (plain, None, None, 0, int(TE_DType[plain.dtype]), 0), None
 
+    def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:
+        return ("_hp_data",)
+
+    def fsdp_assign_gathered(
+        self, gathered: dict[str, torch.Tensor], usages: dict[str, bool], shape: torch.Size
+    ) -> dict[str, Any]:
+        return {**self.get_metadata(), "hp_data": gathered["_hp_data"].view(shape)}
+
     def _keeps_buffers(self, shape: torch.Size) -> bool:
         return True
 

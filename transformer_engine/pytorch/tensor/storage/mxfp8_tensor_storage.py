@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...constants import DType
+from ...constants import MXFP8_BLOCK_SCALING_SIZE, DType
 from .block_scaled_storage import (
     BLOCK_BUFFERS,
     FLAG_SQUARE_TILES,
@@ -46,6 +46,7 @@ class MXFP8TensorStorage(BlockScaledTensorStorage):
 
     _buffer_keywords: ClassVar[dict[str, str]] = BLOCK_BUFFERS
     _logical_buffers: ClassVar[tuple[str, ...]] = ("_rowwise_data", "_columnwise_data")
+    _scale_rows: ClassVar[tuple[int | None, int | None]] = (1, MXFP8_BLOCK_SCALING_SIZE)
     _settings: ClassVar[dict[str, Setting]] = {
         "_fp8_dtype": Setting("fp8_dtype", DType.cast),
         "_with_gemm_swizzled_scales": Setting("with_gemm_swizzled_scales", bool, False),
@@ -64,6 +65,9 @@ class MXFP8TensorStorage(BlockScaledTensorStorage):
 
     def _keeps_buffers(self, shape: torch.Size) -> bool:
         return len(shape) > 0 and shape[-1] == matrix_shape(self._shape)[1]
+
+    def _tile_rows(self) -> int:
+        return MXFP8_BLOCK_SCALING_SIZE if self._with_2d_quantization else 1
 
     def _copy_format(self, columnwise: bool) -> tuple[int, int, int]:
         flags = FLAG_SQUARE_TILES if self._with_2d_quantization else 0

@@ -90,6 +90,24 @@ class NVFP4TensorStorage(BlockScaledTensorStorage):
     def _keeps_buffers(self, shape: torch.Size) -> bool:
         return len(shape) > 0 and shape[-1] == matrix_shape(self._shape)[1]
 
+    def _tile_rows(self) -> int:
+        return NVFP4_BLOCK_SCALING_SIZE
+
+    def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:
+        """The rowwise copy of square tiles; the columnwise one is made from it on demand.
+
+        Raises
+        ------
+        ValueError
+            Without tiles, as the columnwise copy could not be had.
+        """
+        if not self._with_2d_quantization:
+            raise ValueError(
+                f"{type(self).__name__}.fsdp_pre_all_gather: with_2d_quantization is False; only "
+                "tensors of 16 x 16 tiles can be gathered. Use it for parameters."
+            )
+        return super().fsdp_buffer_fields(usages)
+
     def _copy_format(self, columnwise: bool) -> tuple[int, int, int]:
         flags = (
             FLAG_SQUARE_TILES * self._with_2d_quantization

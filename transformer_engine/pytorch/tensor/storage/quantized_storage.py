@@ -63,6 +63,22 @@ class QuantizedTensorStorage:
         """Metadata of such a view; `view` calls a torch operation on a buffer."""
         raise NotImplementedError(f"{type(self).__name__}: this format has no views.")
 
+    # Rows of several ranks under FSDP2; `usages` are the copies to gather, all of them held.
+
+    def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:
+        """Names of the buffers that are gathered."""
+        raise NotImplementedError(f"{type(self).__name__}.fsdp_buffer_fields is not implemented.")
+
+    def fsdp_extract_buffers(self, usages: dict[str, bool]) -> dict[str, torch.Tensor]:
+        """Those buffers by name, without padding of rows."""
+        return {name: getattr(self, name) for name in self.fsdp_buffer_fields(usages)}
+
+    def fsdp_assign_gathered(
+        self, gathered: dict[str, torch.Tensor], usages: dict[str, bool], shape: torch.Size
+    ) -> dict[str, Any]:
+        """Metadata of the whole, of a shape, around gathered buffers."""
+        raise NotImplementedError(f"{type(self).__name__}.fsdp_assign_gathered is not implemented.")
+
     # --- common to all formats -----------------------------------------------------------------
 
     def size(self, dim: int | None = None) -> Any:
