@@ -249,6 +249,20 @@ def test_rows_can_have_an_amax_of_their_own():
         assert torch.equal(tensor._rowwise_scale_inv[row : row + 1, :3], scales)
 
 
+def test_the_columnwise_copy_of_a_row_scaled_tensor_has_one_amax():
+    x = random_tensor((20, 48))
+    tensor = NVFP4Quantizer(row_scaled_nvfp4=True)(x)
+    values = tensor.dequantize()
+    assert tensor._amax_columnwise.shape == (1,)
+    assert_identical(
+        values, NVFP4Quantizer(row_scaled_nvfp4=True, columnwise=False)(x).dequantize()
+    )
+    columnwise = NVFP4Quantizer(rowwise=False)(x)
+    assert torch.equal(tensor._columnwise_data, columnwise._columnwise_data)
+    row_format, column_format = (parts[3:] for parts in tensor._native_operand())
+    assert row_format != column_format == columnwise._native_operand()[1][3:]
+
+
 def test_a_tensors_quantizer_does_not_communicate():
     quantizer = NVFP4Quantizer(with_amax_reduction=True)
     assert quantizer.with_amax_reduction

@@ -111,7 +111,7 @@ class NVFP4TensorStorage(BlockScaledTensorStorage):
     def _copy_format(self, columnwise: bool) -> tuple[int, int, int]:
         flags = (
             FLAG_SQUARE_TILES * self._with_2d_quantization
-            | FLAG_ROW_SCALED * self._row_scaled_nvfp4
+            | FLAG_ROW_SCALED * (self._row_scaled_nvfp4 and not columnwise)
             | FLAG_HADAMARD * (self._with_rht and columnwise)
             | FLAG_SCALES_TO_256 * (self._nvfp4_e4m3_max == 256)
         )
