@@ -47,6 +47,7 @@ PYTORCH_LAYERS: dict[str, int] = {
                 *("permutation", "cross_entropy", "newton_schulz", "export", "onnx_extensions"),
                 "softmax",
                 *("graph", "triton"),
+                *("numerics", "numerics_report"),
             ),
             ("fp8", "float8_tensor"),  # old import paths: re-exports
         )

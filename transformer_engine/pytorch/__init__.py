@@ -28,6 +28,7 @@ from .module import (  # noqa: E402
     Linear,
     RMSNorm,
 )
+from .numerics_report import LayerError, NumericsReport, OperandRow, numerics_report  # noqa: E402
 from .quantization import (  # noqa: E402
     DelayedScalingRequest,
     QuantizerRequest,
@@ -151,6 +152,11 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     "IdentityTensor",
     "MXFP8Tensor",
     "NVFP4Tensor",
+    # debugging
+    "LayerError",
+    "NumericsReport",
+    "OperandRow",
+    "numerics_report",
     # GLU helpers
     "deinterleave_glu_tensor",
     "interleave_glu_tensor",
