@@ -1,14 +1,20 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""docs/numerics: every number of every worked example is the rule's and the library's."""
+"""docs/numerics.md and its pages per format: the worked examples, tables and sample are true."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import transformer_engine.pytorch as te
+from helpers import exact_quantization as exact
 from helpers.worked_examples import (
     Example,
     as_matrix,
@@ -21,6 +27,7 @@ from helpers.worked_examples import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
+OVERVIEW = (ROOT / "docs" / "numerics.md").read_text()
 FOLDER = ROOT / "docs" / "numerics"
 PAGES = sorted(FOLDER.glob("*.md"))
 EXAMPLES = [example for page in PAGES for example in read_examples(page)]
@@ -94,3 +101,147 @@ def test_the_pages_are_those_of_the_formats():
     names = {page.stem for page in PAGES}
     assert names == {"float8_per_tensor", "float8_blocks", "mxfp8", "nvfp4"}
     assert {example.kind for example in EXAMPLES} == set(SETTINGS)
+
+
+# --- the overview -----------------------------------------------------------------------------
+
+
+def section(heading: str) -> str:
+    return OVERVIEW.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The body of the first table, cells stripped of backticks."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip("` ") for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def power(text: str) -> float:
+    base, _, exponent = text.partition("^")
+    return float(base) ** int(exponent or 1)
+
+
+def decoded(fmt: exact.MiniFloat, codes: list[int]) -> torch.Tensor:
+    """What the library makes of codes of an 8-bit format."""
+    data = torch.tensor([codes], dtype=torch.uint8)
+    dtype = {exact.E4M3: te.DType.kFloat8E4M3, exact.E5M2: te.DType.kFloat8E5M2}[fmt]
+    scale_inv = torch.ones(1)
+    return te.Float8Tensor(
+        shape=data.shape, dtype=torch.float32, data=data, fp8_scale_inv=scale_inv, fp8_dtype=dtype
+    ).dequantize()[0]
+
+
+def special_codes(values: torch.Tensor, test: str) -> str:
+    codes = [code for code, value in enumerate(values) if getattr(value, test)()]
+    runs: list[list[int]] = []
+    for code in codes:
+        if runs and code == runs[-1][-1] + 1:
+            runs[-1].append(code)
+        else:
+            runs.append([code])
+    texts = [f"0x{r[0]:02X}" + (f" to 0x{r[-1]:02X}" if len(r) > 1 else "") for r in runs]
+    return ", ".join(texts) or "-"
+
+
+def test_the_table_of_element_formats_is_that_of_all_codes():
+    rows = {row[0]: row[1:] for row in table_rows(section("Element formats"))}
+    assert set(rows) == {"E4M3", "E5M2", "E2M1", "E8M0 (scales)"}
+    for name, fmt in (("E4M3", exact.E4M3), ("E5M2", exact.E5M2), ("E2M1", exact.E2M1)):
+        bits, largest, normal, smallest, infinity, nan = rows[name]
+        assert [int(x) for x in bits.split(",")] == [
+            *(1, fmt.bits - 1 - fmt.mantissa_bits, fmt.mantissa_bits)
+        ]
+        assert float(largest) == fmt.magnitudes[-1]
+        assert power(normal) == fmt.magnitudes[2**fmt.mantissa_bits]
+        assert power(smallest) == fmt.magnitudes[1]
+        if fmt.bits == 8:
+            values = decoded(fmt, list(range(256)))
+            assert special_codes(values, "isinf") == infinity
+            assert special_codes(values, "isnan") == nan
+            assert values[values.isfinite()].max() == float(largest)
+        else:
+            assert infinity == nan == "-"
+
+
+RECIPE_ROWS = table_rows(section("The three products of a linear layer"))
+
+
+@pytest.mark.parametrize("row", RECIPE_ROWS, ids=[row[0] for row in RECIPE_ROWS])
+def test_the_table_of_operands_is_what_products_read(row):
+    from transformer_engine.common import recipe as recipes
+
+    recipe = eval(row[0], vars(recipes))
+    layer = te.Linear(64, 64)
+    report = te.numerics_report(layer, torch.randn(64, 64), recipe=recipe)
+    found = {(r.gemm, r.operand): r.format for r in report.rows}
+    assert row[1:] == [
+        f"{found['fprop', 'input']}, {found['wgrad', 'input']}",
+        f"{found['fprop', 'weight']}, {found['dgrad', 'weight']}",
+        f"{found['dgrad', 'grad_output']}, {found['wgrad', 'grad_output']}",
+    ]
+
+
+def test_operands_of_one_product_may_have_different_formats():
+    from transformer_engine.common.recipe import CustomRecipe
+
+    made = {
+        "input": lambda: te.MXFP8Quantizer(te.DType.kFloat8E4M3),
+        "weight": lambda: te.NVFP4Quantizer(),
+        "grad_output": lambda: te.Float8CurrentScalingQuantizer(
+            te.DType.kFloat8E5M2, device=torch.device("cpu")
+        ),
+    }
+    recipe = CustomRecipe(qfactory=lambda role: made[role.tensor_type if role else "input"]())
+    report = te.numerics_report(te.Linear(48, 40), torch.randn(33, 48), recipe=recipe)
+    assert {row.format.split("/")[0] for row in report.rows} == {"MXFP8-E4M3", "NVFP4", "E5M2"}
+    # NVFP4 weights have the largest error, about 2^-2 of a value; products average it.
+    assert all(error.relative_error < 0.25 for error in report.errors)
+
+
+def test_roles_are_those_of_the_page():
+    from transformer_engine.common.recipe import CustomRecipe
+
+    asked = []
+
+    def factory(role):
+        asked.append(role)
+        return te.IdentityQuantizer()
+
+    layer = te.Linear(16, 16, name="layer")
+    with te.autocast(recipe=CustomRecipe(qfactory=factory)):
+        layer(torch.randn(2, 16))
+    kinds = ("input", "weight", "grad_output")
+    assert [role for role in asked if role is not None] == [
+        te.QuantizerRole("linear", kind, "layer") for kind in kinds
+    ]
+    assert asked.count(None) == 2
+
+
+# --- the sample report ------------------------------------------------------------------------
+
+
+def structure(text: str) -> list[list[str]]:
+    """Columns and names; a range counts as one cell, numbers count as numbers."""
+    lines = []
+    for line in text.strip().splitlines()[1:]:
+        cells = [re.sub(r"^[0-9.e+-]+( \.\. [0-9.e+-]+)?( %)?$", "#", c) for c in _cells(line)]
+        lines.append(cells)
+    return lines
+
+
+def _cells(line: str) -> list[str]:
+    return re.split(r"  +", line.strip())
+
+
+@pytest.mark.slow
+def test_the_sample_report_is_what_the_code_prints(tmp_path):
+    part = section("What a recipe does to your model")
+    (code,) = re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL)
+    (text,) = re.findall(r"```text\n(.*?)```", part, flags=re.DOTALL)
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    printed, shown = process.stdout, text
+    assert printed.splitlines()[0] == shown.splitlines()[0]
+    assert structure(printed) == structure(shown)
+    assert len(structure(shown)) > 18

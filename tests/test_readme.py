@@ -25,7 +25,7 @@ from transformer_engine.common.recipe import (
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "fp8_training.md"]
 MISSING = "not in this version"
 
