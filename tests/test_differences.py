@@ -687,7 +687,6 @@ refuses(
 refuses(
     "symmetric-all-reduce", lambda: symmetric_all_reduce(torch.ones(2), all_reduce_type="two_shot")
 )
-refuses("grouped-tensors", lambda: te.tensor.GroupedTensor())
 refuses(
     "fp8-attention",
     lambda: run(lambda x: attention()(x, x, x), Float8CurrentScaling(fp8_dpa=True), qkv()),

@@ -20,6 +20,11 @@ from .float8_current_scaling import (
 )
 from .float8_quantizer import Float8Quantizer, _make_float8_quantizer
 from .float8_tensor import Float8Tensor, _make_float8_tensor_in_reduce_ex
+from .grouped_tensor import (
+    GroupedTensor,
+    GroupedTensorStorage,
+    _make_grouped_tensor_in_reduce_ex,
+)
 from .hybrid_tensor import (
     HybridQuantizedTensor,
     HybridQuantizedTensorStorage,
@@ -48,6 +53,7 @@ def register_safe_globals() -> None:
             *(NVFP4Quantizer, NVFP4Tensor, NVFP4TensorStorage),
             *(HybridQuantizer, HybridQuantizedTensor, HybridQuantizedTensorStorage),
             _make_hybrid_tensor_in_reduce_ex,
+            *(GroupedTensor, GroupedTensorStorage, _make_grouped_tensor_in_reduce_ex),
             *(_make_block_quantizer, _make_block_scaled_tensor),
             *(_make_float8_quantizer, _make_current_scaling_quantizer),
             *(_make_float8_tensor_in_reduce_ex, _make_identity_tensor_in_reduce_ex),
