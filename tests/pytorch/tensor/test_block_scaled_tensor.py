@@ -9,6 +9,7 @@ import pickle
 
 import pytest
 import torch
+from torch.distributed import checkpoint
 
 from helpers.generators import random_tensor
 from helpers.quantizers import ALL_QUANTIZERS, BLOCK_QUANTIZERS, USAGES, current_quantizer
@@ -25,8 +26,9 @@ def make_tensor(make, shape=SHAPE, seed=0, dtype=torch.float32, **usages):
 
 
 def assert_same_buffers(actual, expected):
+    held = actual._buffers()
     for name, buffer in expected._buffers().items():
-        other = getattr(actual, name)
+        other = held[name]
         assert (other is None) == (buffer is None), name
         assert buffer is None or torch.equal(other, buffer), name
 
@@ -348,6 +350,27 @@ def test_files_hold_buffers_and_quantizer(make, usages):
         assert loaded["weight"].requires_grad
         assert_same_buffers(loaded["weight"], weight)
     assert_same_buffers(pickle.loads(pickle.dumps(tensor)), tensor)
+
+
+@ALL
+def test_distributed_checkpoints_bring_the_buffers_back(make, tmp_path):
+    tensor, target = make_tensor(make), torch.nn.Parameter(make_tensor(make, seed=1))
+    state = {"weight": target}
+    checkpoint.save({"weight": torch.nn.Parameter(tensor)}, checkpoint_id=tmp_path)
+    checkpoint.load(state, checkpoint_id=tmp_path)
+    assert state["weight"] is target
+    assert_same_buffers(target, tensor)
+
+
+@BLOCKS
+def test_buffers_survive_files_that_hold_plain_tensors_only(make, tmp_path):
+    files = pytest.importorskip("safetensors.torch")
+    tensor = make_tensor(make)
+    buffers = {name: b for name, b in tensor._buffers().items() if b is not None}
+    files.save_file(buffers, tmp_path / "weight.safetensors")
+    loaded = files.load_file(tmp_path / "weight.safetensors")
+    keywords = {tensor._buffer_keywords[name]: buffer for name, buffer in loaded.items()}
+    assert_same_buffers(type(tensor).make_like(tensor, **keywords), tensor)
 
 
 @BLOCKS
