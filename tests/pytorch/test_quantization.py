@@ -882,6 +882,30 @@ def test_amaxes_are_reduced_over_the_group(scenario):
     assert first[0]["scaling_fwd.scale"][0] == 448.0 / seen_second[2]
 
 
+def use_one_of_two_on_rank(rank):
+    """The history of a module that no rank uses, and of one that the first rank uses."""
+    manager.reset()
+    recipe = DelayedScaling(amax_history_len=3)
+    modules = [te.Linear(IN, IN, device="cpu") for _ in range(2)]
+    for module in modules:
+        with te.autocast(recipe=recipe):
+            module(torch.zeros(2, IN))  # so that every rank knows every module
+        module.fp8_meta["scaling_fwd"].amax_history.zero_()
+        # As a write to a quantized weight is observed between steps.
+        module.fp8_meta["scaling_fwd"].amax_history[0, 1] = 5.0
+    with te.autocast(recipe=recipe):
+        if rank == 0:
+            modules[1](torch.full((2, IN), 7.0))
+    return [module.fp8_meta["scaling_fwd"].amax_history[:, :2].tolist() for module in modules]
+
+
+@pytest.mark.slow  # starts processes
+def test_modules_that_no_rank_used_do_not_advance():
+    for unused, used in ranks(2).run(use_one_of_two_on_rank):
+        assert unused == [[0, 5], [0, 0], [0, 0]]
+        assert used == [[0, 0], [0, 0], [7, 5]]
+
+
 def test_a_region_decorates_functions():
     module, x = te.Linear(16, 16, device="cpu"), torch.randn(4, 16)
     region = te.autocast(recipe=Float8CurrentScaling())

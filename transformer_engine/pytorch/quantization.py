@@ -458,11 +458,18 @@ def _members(bucket: _Bucket, is_forward: bool) -> list[Any]:
     ]
 
 
-def _reduced_amaxes(group: Any, members: Sequence[Any]) -> Sequence[torch.Tensor]:
-    """MAX over `group` of the newest amaxes of some modules, in one collective."""
-    flat = torch.cat([state.amax_history[0] for state in members])
+def _reduced_amaxes(
+    group: Any, members: Sequence[Any], used: Sequence[bool]
+) -> tuple[Sequence[torch.Tensor], list[bool]]:
+    """MAX over `group` of the newest amaxes of some modules, in one collective.
+
+    And which of them any rank used: only those have ended a step.
+    """
+    own = torch.tensor(used, dtype=torch.float32, device=members[0].scale.device)
+    flat = torch.cat([own, *(state.amax_history[0] for state in members)])
     torch.distributed.all_reduce(flat, op=torch.distributed.ReduceOp.MAX, group=group)
-    return flat.split([state.scale.numel() for state in members])
+    flags, *amaxes = flat.split([len(members), *(state.scale.numel() for state in members)])
+    return amaxes, [flag > 0 for flag in flags.tolist()]
 
 
 def _checked_answer(field: str, answer: Any, like: torch.Tensor) -> torch.Tensor:
@@ -542,9 +549,11 @@ def _python_update(states: Sequence[Any], is_forward: bool, region: _Bucket | No
     for bucket in buckets:
         members = _members(bucket, is_forward)
         if members:
-            parts = _reduced_amaxes(bucket[0], members)
-            for state, reduced in zip(members, parts, strict=True):
-                _advance(state, reduced)
+            used = [any(member is state for state in states) for member in members]
+            amaxes, used_anywhere = _reduced_amaxes(bucket[0], members, used)
+            for state, reduced, is_used in zip(members, amaxes, used_anywhere, strict=True):
+                if is_used:
+                    _advance(state, reduced)
 
 
 def _make_quantized_tensor(

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..constants import DType
@@ -42,20 +44,23 @@ from .storage.float8_tensor_storage import Float8TensorStorage
 from .storage.identity_tensor_storage import IdentityTensorStorage
 
 
+def safe_globals() -> list[Any]:
+    """The classes and functions in pickled tensors; calling one only makes an object."""
+    return [
+        *(DType, Float8Quantizer, Float8CurrentScalingQuantizer, IdentityQuantizer),
+        *(Float8TensorStorage, Float8Tensor, IdentityTensorStorage, IdentityTensor),
+        *(MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage),
+        *(Float8BlockQuantizer, Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage),
+        *(NVFP4Quantizer, NVFP4Tensor, NVFP4TensorStorage),
+        *(HybridQuantizer, HybridQuantizedTensor, HybridQuantizedTensorStorage),
+        _make_hybrid_tensor_in_reduce_ex,
+        *(GroupedTensor, GroupedTensorStorage, _make_grouped_tensor_in_reduce_ex),
+        *(_make_block_quantizer, _make_block_scaled_tensor),
+        *(_make_float8_quantizer, _make_current_scaling_quantizer),
+        *(_make_float8_tensor_in_reduce_ex, _make_identity_tensor_in_reduce_ex),
+    ]
+
+
 def register_safe_globals() -> None:
     """Tell torch.serialization about the classes and functions in pickled tensors."""
-    torch.serialization.add_safe_globals(
-        [
-            *(DType, Float8Quantizer, Float8CurrentScalingQuantizer, IdentityQuantizer),
-            *(Float8TensorStorage, Float8Tensor, IdentityTensorStorage, IdentityTensor),
-            *(MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage),
-            *(Float8BlockQuantizer, Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage),
-            *(NVFP4Quantizer, NVFP4Tensor, NVFP4TensorStorage),
-            *(HybridQuantizer, HybridQuantizedTensor, HybridQuantizedTensorStorage),
-            _make_hybrid_tensor_in_reduce_ex,
-            *(GroupedTensor, GroupedTensorStorage, _make_grouped_tensor_in_reduce_ex),
-            *(_make_block_quantizer, _make_block_scaled_tensor),
-            *(_make_float8_quantizer, _make_current_scaling_quantizer),
-            *(_make_float8_tensor_in_reduce_ex, _make_identity_tensor_in_reduce_ex),
-        ]
-    )
+    torch.serialization.add_safe_globals(safe_globals())
