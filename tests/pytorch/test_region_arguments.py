@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import transformer_engine.pytorch as te
-from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
+from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Recipe
 from transformer_engine.pytorch.quantization import (
     FP8GlobalStateManager,
     check_recipe_support,
@@ -47,6 +47,16 @@ def test_arguments_of_a_region_that_it_refuses(arguments, message):
         te.autocast(**arguments)
     with pytest.raises(TypeError, match=f"^autocast: {message}; it must be "):
         te.fp8_autocast(**{old_names.get(name, name): x for name, x in arguments.items()})
+    assert not manager.is_fp8_enabled()
+
+
+class Unknown(Recipe):
+    """Of no family that has quantizers."""
+
+
+def test_a_recipe_of_no_family_is_refused():
+    with pytest.raises(ValueError, match=r"^autocast: recipe is a Unknown; a recipe of "):
+        enter(te.autocast(recipe=Unknown()))
     assert not manager.is_fp8_enabled()
 
 

@@ -111,7 +111,16 @@ def native_recipe(recipe: Recipe) -> Any:
     return native
 
 
+def _unknown_recipe(owner: str, recipe: Recipe) -> str:
+    return (
+        f"{owner}: recipe is a {type(recipe).__name__}; a recipe of "
+        "transformer_engine.common.recipe, or a class derived from one, is required."
+    )
+
+
 def _make_native_recipe(recipe: Recipe) -> Any:
+    if not any(getattr(recipe, family)() for family in _state_classes()):
+        raise ValueError(_unknown_recipe("autocast", recipe))
     if not isinstance(recipe, DelayedScaling):
         override = recipe.backward_override  # type: ignore[attr-defined]
         return tex.NativeRecipe(name=repr(recipe), backward_override=override)
@@ -175,10 +184,7 @@ class RecipeState(ABC):
         for family, state_class in _state_classes().items():
             if getattr(recipe, family)():
                 return state_class(recipe, **kwargs)
-        raise ValueError(
-            f"RecipeState.create: recipe is a {type(recipe).__name__}; a recipe of "
-            "transformer_engine.common.recipe, or a class derived from one, is required."
-        )
+        raise ValueError(_unknown_recipe("RecipeState.create", recipe))
 
     @property
     def is_forward(self) -> bool:

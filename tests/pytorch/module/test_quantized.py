@@ -28,7 +28,12 @@ from helpers.modules import (
 )
 from helpers.quantizers import current_quantizer, delayed_quantizer, reference_scale
 from helpers.tolerances import assert_identical, assert_within
-from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Format
+from transformer_engine.common.recipe import (
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    Format,
+)
 from transformer_engine.pytorch import Float8Tensor
 from transformer_engine.pytorch.constants import DType
 
@@ -451,6 +456,19 @@ def test_cached_weights_are_dropped_with_their_recipe():
     recipe = Float8CurrentScaling(use_power_2_scales=True)
     with te.autocast(recipe=recipe):
         assert_identical(module(x, is_first_microbatch=False), module(x))
+
+
+@pytest.mark.parametrize("tiles", [Float8CurrentScaling, Float8BlockScaling])
+@KINDS
+def test_a_weight_cached_in_inference_mode_can_be_trained_with(kind, tiles):
+    recipe, module, twin, x = tiles(), make(kind), make(kind), make_input()
+    with torch.inference_mode(), te.autocast(recipe=recipe):
+        first = module(x, is_first_microbatch=True)
+        assert_identical(module(x, is_first_microbatch=False), first)
+    actual, expected = step(module, x, recipe, is_first_microbatch=False), step(twin, x, recipe)
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
+        assert_identical(value, expected[name], name)
 
 
 def test_cached_weights_are_really_cached():

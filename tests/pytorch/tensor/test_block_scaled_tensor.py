@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -77,6 +78,11 @@ def test_quantizers_refuse_what_they_cannot_do(make):
         quantizer.update_quantized(torch.zeros(2), tensor)
     with pytest.raises(TypeError, match=r"tensor has dtype torch\.int32"):
         quantizer(torch.zeros(2, dtype=torch.int32))
+    for what in (None, [1.0], 2.0):
+        with pytest.raises(TypeError, match=rf"tensor is a {type(what).__name__}; a torch\.Tensor"):
+            quantizer(what)
+    with pytest.raises(TypeError, match=r"quantize: tensor has layout torch\.sparse_coo"):
+        quantizer(torch.eye(3).to_sparse())
     quantizer.set_usage(rowwise=False, columnwise=False)
     for call in (lambda: quantizer(torch.zeros(2)), lambda: quantizer.make_empty((2,))):
         with pytest.raises(ValueError, match="usage are both off"):
@@ -309,6 +315,39 @@ def test_parts_that_cannot_share_are_plain_copies_and_say_so(make, take):
         part = take(tensor)
     assert type(part) is torch.Tensor
     assert_identical(part, take(plain))
+
+
+@BLOCKS
+@pytest.mark.parametrize(
+    "index",
+    [
+        3,
+        slice(1, 4),
+        (slice(None), 2),
+        (Ellipsis, slice(None, None, 3)),
+        [0, 2],
+        torch.arange(6) > 2,
+        slice(None),
+        Ellipsis,
+    ],
+    ids=str,
+)
+def test_assignments_to_parts_reach_the_tensor(make, index):
+    tensor = make_tensor(make)
+    plain, version = tensor.dequantize(), tensor._version
+    plain[index] = 2.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensor[index] = 2.5
+    assert_same_buffers(tensor, make()(plain))
+    assert tensor._version > version
+    other = make_tensor(make, seed=3)
+    tensor[...] = other  # equal formats: the bytes
+    assert_same_buffers(tensor, other)
+    leaf = tensor.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        leaf[index] = 0.0
+    assert_same_buffers(leaf, tensor)
 
 
 @BLOCKS

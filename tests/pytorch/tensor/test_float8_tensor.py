@@ -74,6 +74,13 @@ def test_float_half_and_bfloat16_give_plain_tensors(make, method):
     assert_identical(plain, getattr(tensor.dequantize(), method)())
 
 
+def test_a_scale_whose_memory_is_freed_is_refused():
+    tensor = current_quantizer()(torch.ones(2, 3))
+    tensor._scale_inv.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="scale_inv of 1 elements has no memory"):
+        tensor.dequantize()
+
+
 def test_printing_shows_format_scale_and_values():
     text = repr(make_tensor(shape=(2, 2)))
     assert "Float8Tensor(fp8_dtype=kFloat8E4M3, scale_inv=[0.25], data=tensor(" in text

@@ -47,6 +47,9 @@ float* float_operand(const char* op, const char* name, const OptionalTensor& ten
   TE_CHECK(tensor->numel() == numel && tensor->is_contiguous(), op, ": ", name, " has shape ",
            tensor->sizes(), " and strides ", tensor->strides(), "; ", numel,
            " contiguous elements are required.");
+  // Memory that FSDP or a user has freed: a null pointer would stand for "no scale".
+  TE_CHECK(numel == 0 || tensor->storage().nbytes() > 0, op, ": ", name, " of ", numel,
+           " elements has no memory; allocated memory is required. Gather it before use.");
   return float_data(*tensor, concat(op, ": ", name).c_str());
 }
 

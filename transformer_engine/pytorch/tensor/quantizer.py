@@ -38,8 +38,23 @@ class _QuantizeFunction(torch.autograd.Function):
         return grads[0], None
 
 
+def check_quantizable(owner: str, tensor: Any) -> None:
+    """Refuse what is no tensor, or one without strides."""
+    if not isinstance(tensor, torch.Tensor | QuantizedTensorStorage):
+        raise TypeError(
+            f"{owner}: tensor is a {type(tensor).__name__}; a torch.Tensor is required. Convert it "
+            "with torch.as_tensor."
+        )
+    if isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided:
+        raise TypeError(
+            f"{owner}: tensor has layout {tensor.layout}; torch.strided is required. Convert it "
+            "with to_dense()."
+        )
+
+
 def as_quantizable(owner: str, tensor: torch.Tensor) -> torch.Tensor:
     """A plain contiguous FP32, BF16 or FP16 tensor of the same values (FP64 is rounded to FP32)."""
+    check_quantizable(owner, tensor)
     if isinstance(tensor, QuantizedTensorStorage):
         tensor = tensor.dequantize()
     if tensor.dtype not in NOMINAL_DTYPES:
@@ -187,8 +202,11 @@ class Quantizer(abc.ABC):
         QuantizedTensor or QuantizedTensorStorage
             The latter if `internal`.
         """
+        check_quantizable(f"{type(self).__name__}.quantize", tensor)
         if out is not None:
             return self.update_quantized(tensor, out)
+        if isinstance(tensor, QuantizedTensorStorage) and not isinstance(tensor, torch.Tensor):
+            tensor = tensor.dequantize()
         if dtype is not None and dtype != tensor.dtype:
             tensor = tensor.to(dtype)
         if tensor.requires_grad and torch.is_grad_enabled():

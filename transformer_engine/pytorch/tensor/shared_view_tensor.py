@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of which not every view can share the buffers.
 
-A view shares them where the format says so; a write to such a view is a write to the tensor. What
-cannot share is a plain dequantized tensor, and a warning says so, because writes to it do not reach
-the tensor.
+A view shares them where the format says so; a write to such a view is a write to the tensor, and so
+is an assignment to a part. What cannot share is a plain dequantized tensor, and a warning says so,
+because writes to it do not reach the tensor.
 """
 
 from __future__ import annotations
@@ -87,6 +87,17 @@ class SharedViewTensor(FsdpTensor):
     def reshape(self, *args: Any) -> Any:
         """As `view`."""
         return self._view_or_dequantize("reshape", args)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write a part: the whole is dequantized, written to and quantized again."""
+        if index is Ellipsis or (isinstance(index, slice) and index == slice(None)):
+            self.copy_(torch.as_tensor(value, device=self.device))
+            return
+        values = self.dequantize()
+        if values.requires_grad:
+            values = values.clone()  # results of a Function are not written to
+        values[index] = value
+        self.copy_(values)
 
     # --- dispatch -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <transformer_engine/activation.h>
@@ -354,6 +355,10 @@ bool LinearPart::WeightCache::is_fresh(const CallState& state, const LinearParam
   if (!operand.is_defined() || quantizers != state.quantizers ||
       sources.size() != parameters.weights.size() ||
       (usages.columnwise && !operand.can_contract_rows())) {
+    return false;
+  }
+  // What was made in inference mode cannot be saved for a backward.
+  if (operand.anchor().is_inference() && !c10::InferenceMode::is_enabled()) {
     return false;
   }
   for (size_t i = 0; i < sources.size(); ++i) {
