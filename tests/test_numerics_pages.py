@@ -245,3 +245,13 @@ def test_the_sample_report_is_what_the_code_prints(tmp_path):
     assert printed.splitlines()[0] == shown.splitlines()[0]
     assert structure(printed) == structure(shown)
     assert len(structure(shown)) > 18
+
+
+def test_the_margin_of_mxfp8_changes_nothing():
+    from transformer_engine.common.recipe import MXFP8BlockScaling
+
+    layer, x = te.Linear(32, 16), torch.randn(4, 32)
+    plain, wide = (
+        te.numerics_report(layer, x, recipe=MXFP8BlockScaling(margin=margin)) for margin in (0, 3)
+    )
+    assert plain.rows == wide.rows and plain.errors == wide.errors

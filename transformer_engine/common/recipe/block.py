@@ -28,7 +28,7 @@ class MXFP8BlockScaling(Recipe):
     Parameters
     ----------
     margin : int, default 0
-        Headroom in powers of two.
+        Accepted; without effect: scales are rounded up, and the rule has no place for a margin.
     fp8_format : Format, default Format.E4M3
         E4M3 or HYBRID.
     fp8_dpa, fp8_mha : bool, default False
