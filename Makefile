@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 #   make demo            train a small GPT in FP32, BF16 and FP8 (ARGS="..." for its options)
+#   make demo-recipes    the same under every recipe; compares the losses
 #   make dev             editable install in .venv
 #   make test            C++ and Python tests       make lint    formats, linters, types, headers
 #   make bench           speed against torch        make fmt     format all sources
@@ -22,7 +23,7 @@ qa := PYTHON=$(python) WERROR=$(WERROR) bash qa
 build_native := $(python) build_tools/cmake_build.py --tests $(if $(WERROR),--werror)
 cmake_options := -DNVTE_BUILD_TESTS=ON $(if $(WERROR),-DNVTE_WERROR=ON)
 
-.PHONY: demo dev venv build test cpptest test-python lint fmt bench bench-overhead stats docs clean distclean
+.PHONY: demo demo-recipes dev venv build test cpptest test-python lint fmt bench bench-overhead stats docs clean distclean
 
 venv: $(stamps)/venv
 $(stamps)/venv: requirements.txt requirements-dev.txt build_tools/setup_venv.sh
@@ -43,6 +44,9 @@ build: $(stamps)/dev
 
 demo: build
 	$(python) examples/train_gpt.py $(ARGS)
+
+demo-recipes: build
+	$(python) examples/train_gpt.py --compare $(ARGS)
 
 cpptest: build
 	$(qa)/L0_cppunittest/test.sh

@@ -16,7 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import transformer_engine.pytorch as te
-from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Recipe
+from transformer_engine.common.recipe import (
+    CustomRecipe,
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+    Recipe,
+)
 
 from .model import CharGPT, Sizes, TorchTwin
 from .text import Corpus, draw_batch
@@ -36,24 +44,60 @@ class Run:
         For people.
     autocast_dtype : torch.dtype, optional
         Of ``torch.autocast``; parameters and optimizer state are FP32 in every run.
-    recipe : Recipe class, optional
-        Low-precision recipe of the transformer layers' linear parts.
+    recipe : callable, optional
+        Makes the low-precision recipe of the transformer layers' linear parts.
+    tolerance : float
+        Promised distance of the held-out loss from that of BF16, relative.
     is_twin : bool
         Plain torch layers instead of this library's.
     """
 
     title: str
     autocast_dtype: torch.dtype | None = None
-    recipe: type[Recipe] | None = None
+    recipe: Callable[[], Recipe] | None = None
+    tolerance: float = 0.02
     is_twin: bool = False
 
 
+def custom_quantizer(role: te.QuantizerRole | None) -> te.Quantizer:
+    """MXFP8 for inputs and weights, current scaling to E5M2 for gradients."""
+    if role is not None and role.tensor_type == "grad_output":
+        return te.Float8CurrentScalingQuantizer(te.DType.kFloat8E5M2, device=torch.device("cpu"))
+    return te.MXFP8Quantizer(te.DType.kFloat8E4M3)
+
+
+def hybrid_quantizer(role: te.QuantizerRole | None) -> te.Quantizer:
+    """Inputs and weights in FP8 blocks for the forward product; all else in MXFP8."""
+    backward = te.MXFP8Quantizer(te.DType.kFloat8E4M3)
+    if role is None or role.tensor_type not in ("input", "weight"):
+        return backward
+    forward = te.Float8BlockQuantizer(
+        te.DType.kFloat8E4M3,
+        rowwise=True,
+        columnwise=True,
+        block_scaling_dim=2 if role.tensor_type == "weight" else 1,
+    )
+    return te.HybridQuantizer(rowwise_quantizer=forward, columnwise_quantizer=backward)
+
+
+BF16 = torch.bfloat16
 RUNS = {
     "fp32": Run("FP32"),
     "torch": Run("FP32, plain torch.nn", is_twin=True),
-    "bf16": Run("BF16", torch.bfloat16),
-    "fp8_delayed": Run("FP8 delayed scaling", torch.bfloat16, DelayedScaling),
-    "fp8_current": Run("FP8 current scaling", torch.bfloat16, Float8CurrentScaling),
+    "bf16": Run("BF16", BF16),
+    "delayed": Run("FP8 delayed scaling", BF16, DelayedScaling),
+    "current": Run("FP8 current scaling", BF16, Float8CurrentScaling),
+    "block": Run("FP8 blocks", BF16, Float8BlockScaling),
+    "mxfp8": Run("MXFP8", BF16, MXFP8BlockScaling),
+    "nvfp4": Run("NVFP4", BF16, NVFP4BlockScaling, tolerance=0.04),
+    "custom": Run(
+        "Custom: MXFP8, gradients E5M2", BF16, lambda: CustomRecipe(qfactory=custom_quantizer)
+    ),
+    "hybrid": Run(
+        "Hybrid: FP8 blocks, backward MXFP8",
+        BF16,
+        lambda: CustomRecipe(qfactory=hybrid_quantizer),
+    ),
 }
 
 
@@ -72,7 +116,8 @@ class Trainer:
     """A model, its optimizer and the state of its data stream.
 
     Everything that a later step depends on is in `state_dict`, so that a resumed run repeats the
-    uninterrupted one bit for bit: weights, FP8 scaling state, optimizer, data stream.
+    uninterrupted one bit for bit: weights, scaling state, optimizer, data stream, and the generator
+    of stochastic rounding.
     """
 
     def __init__(self, run: Run, settings: Settings, corpus: Corpus) -> None:
@@ -145,6 +190,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "stream": self.stream.get_state(),
+            "random": torch.get_rng_state(),
             "losses": list(self.losses),
             "gradient_norms": list(self.gradient_norms),
         }
@@ -173,6 +219,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.stream.set_state(state["stream"])
+        torch.set_rng_state(state["random"])
         self.losses = state["losses"]
         self.gradient_norms = state["gradient_norms"]
 

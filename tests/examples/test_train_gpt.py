@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,14 +15,16 @@ from types import ModuleType
 import pytest
 import torch
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 STEPS = 6
 TINY = (
     *("--steps", str(STEPS), "--batch", "8", "--context", "16", "--hidden", "32"),
     *("--layers", "1", "--heads", "2", "--sample-length", "8", "--workers", "1"),
     *("--learning-rate", "0.01"),
 )
-RUNS = ["fp32", "torch", "bf16", "fp8_delayed", "fp8_current"]
+RUNS = ["fp32", "torch", "bf16", "delayed", "current"]
+MORE_RUNS = ["block", "mxfp8", "nvfp4", "custom", "hybrid"]
 
 
 def run_example(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -109,14 +112,68 @@ def test_twin_losses_agree_and_low_precision_differs(finished):
     assert all(values[-1] < values[0] for values in losses.values())
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Folder of the page and printed text of the recipes that the demonstration leaves out."""
+    folder = tmp_path_factory.mktemp("compared")
+    process = run_example(
+        *(*TINY, "--recipe", ",".join(MORE_RUNS)),
+        *("--output", str(folder / "output"), "--publish", str(folder)),
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return folder, process.stdout
+
+
+@pytest.mark.slow
+def test_every_other_recipe_trains_beside_bf16_and_resumes(compared):
+    folder, text = compared
+    losses = read_losses(folder / "output")
+    assert list(losses) == ["bf16", *MORE_RUNS]
+    assert "BROKEN" not in text and text.count("ends at the loss of BF16") == len(MORE_RUNS)
+    assert "A checkpoint resumes bit for bit: all 6 runs" in text
+    # Scales that are powers of two round alike as long as no value is below the smallest step, so
+    # FP8 blocks, MXFP8 and their hybrid may agree; the others differ from BF16 and each other.
+    assert len({tuple(losses[name]) for name in ("bf16", "mxfp8", "nvfp4", "custom")}) == 4
+
+
+@pytest.mark.slow
+def test_a_published_comparison_has_table_picture_and_data(compared, train_gpt):
+    from char_gpt.output import page
+
+    folder, _ = compared
+    document = json.loads((folder / "recipes" / "losses.json").read_text())
+    assert (folder / "recipes.md").read_text() == page(document, "recipes/losses.png")
+    assert (folder / "recipes" / "losses.png").read_bytes().startswith(b"\x89PNG")
+    losses = read_losses(folder / "output")
+    for name, run in document["runs"].items():
+        assert run["losses"] == [round(loss, 4) for loss in losses[name]]
+        assert (run["tolerance"] is None) == (name == "bf16")
+
+
+def test_the_committed_comparison_keeps_its_promises_and_is_what_the_page_shows(train_gpt):
+    from char_gpt.output import page
+
+    document = json.loads((ROOT / "docs" / "recipes" / "losses.json").read_text())
+    assert (ROOT / "docs" / "recipes.md").read_text() == page(document, "recipes/losses.png")
+    runs = document["runs"]
+    assert set(runs) == set(train_gpt.RUNS)
+    bf16 = runs["bf16"]["held_out_loss"]
+    for name, run in runs.items():
+        assert len(run["losses"]) == document["settings"]["steps"] >= 500
+        assert run["distance"] == pytest.approx(abs(run["held_out_loss"] - bf16) / bf16, abs=1e-4)
+        if train_gpt.RUNS[name].recipe is not None:
+            assert run["distance"] <= run["tolerance"] == train_gpt.RUNS[name].tolerance
+            assert run["tolerance"] == (0.04 if name == "nvfp4" else 0.02)
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_continues_as_if_nothing_had_happened(finished):
     folder, _ = finished
     before = read_losses(folder)
-    chosen = ["bf16", "fp8_delayed"]
+    chosen = ["bf16", "delayed"]
     for name in chosen:
         (folder / "checkpoints" / f"{name}_step{STEPS}.pt").unlink()
-    arguments = ["--resume", "--output", str(folder), "--precisions", ",".join(chosen)]
+    arguments = ["--resume", "--output", str(folder), "--recipe", ",".join(chosen)]
     process = run_example(*TINY, *arguments)
     assert process.returncode == 0, process.stdout + process.stderr
     assert "step 1 of" not in process.stdout
@@ -138,9 +195,14 @@ def test_resuming_with_other_settings_is_refused(train_gpt, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--precisions", "fp16"], "known are fp32,bf16,fp8_delayed,fp8_current"),
+        (
+            ["--recipe", "fp16"],
+            "known are fp32,bf16,delayed,current,block,mxfp8,nvfp4,custom,hybrid",
+        ),
         (["--hidden", "30", "--heads", "4"], "must be a multiple of twice --heads"),
         (["--steps", "0"], "at least 1 is required"),
+        (["--recipe", "fp32", "--publish", "x"], "--publish needs BF16 to compare with"),
+        (["--recipe", "fp32", "--compare"], "not allowed with argument"),
     ],
 )
 def test_wrong_options_are_explained(train_gpt, capsys, arguments, message):
@@ -148,6 +210,14 @@ def test_wrong_options_are_explained(train_gpt, capsys, arguments, message):
         train_gpt.main(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_bf16_comes_along_with_every_low_precision_recipe(train_gpt):
+    assert train_gpt.parse_arguments([]).recipe == ["fp32", "bf16", "delayed", "current"]
+    assert train_gpt.parse_arguments(["--recipe", "mxfp8"]).recipe == ["bf16", "mxfp8"]
+    assert train_gpt.parse_arguments(["--recipe", "fp32"]).recipe == ["fp32"]
+    everything = train_gpt.parse_arguments(["--compare"]).recipe
+    assert everything == [name for name in train_gpt.RUNS if name != "torch"]
 
 
 def test_a_broken_twin_promise_is_found(train_gpt, result):
@@ -159,16 +229,18 @@ def test_a_broken_twin_promise_is_found(train_gpt, result):
 
 @pytest.mark.parametrize("held_out_loss", [2.9, 3.1])
 def test_a_broken_fp8_promise_is_found(train_gpt, result, held_out_loss):
-    close = replace(result, name="fp8_delayed", held_out_loss=3.05)
-    assert train_gpt.check_fp8(close, result).holds
-    assert not train_gpt.check_fp8(replace(close, held_out_loss=held_out_loss), result).holds
+    close = replace(result, name="delayed", held_out_loss=3.05)
+    assert train_gpt.check_recipe(close, result).holds
+    far = replace(close, held_out_loss=held_out_loss)
+    assert not train_gpt.check_recipe(far, result).holds
+    assert train_gpt.check_recipe(replace(far, name="nvfp4"), result).holds  # 3.3 % of 4 %
 
 
 @pytest.mark.parametrize(
     "change", [{"resumes_bitwise": False}, {"losses": [4.0, float("nan")]}], ids=["resume", "nan"]
 )
 def test_a_broken_promise_makes_the_exit_code_1(train_gpt, result, monkeypatch, tmp_path, change):
-    arguments = ["--precisions", "bf16", "--output", str(tmp_path)]
+    arguments = ["--recipe", "bf16", "--output", str(tmp_path)]
     good = replace(result, name="bf16")
     monkeypatch.setattr(train_gpt, "train", lambda jobs, workers: {"bf16": good})
     assert train_gpt.main(arguments) == 0
@@ -193,7 +265,7 @@ def test_without_matplotlib_only_the_picture_is_missing(
 def test_without_rich_progress_is_printed_in_lines(train_gpt, monkeypatch, capsys):
     from char_gpt import progress
 
-    jobs = train_gpt.make_jobs(train_gpt.parse_arguments(["--precisions", "bf16"]))
+    jobs = train_gpt.make_jobs(train_gpt.parse_arguments(["--recipe", "bf16"]))
     monkeypatch.setattr(progress, "has_rich", False)
     lines = train_gpt.make_progress(jobs)
     lines.step("bf16", 1, 4.5)
