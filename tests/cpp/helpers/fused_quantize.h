@@ -1,12 +1,13 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// An op's FP8 copy of its result against a separate quantization of that result.
+// An op's FP8 copies of its result against a separate quantization of that result.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <transformer_engine/cast.h>
 
+#include "helpers/block_scaled.h"
 #include "helpers/matrix.h"
 
 namespace transformer_engine::testing {
@@ -69,6 +70,86 @@ void expect_fused_equals_separate(DType value_dtype, int64_t rows, int64_t cols,
       }
       EXPECT_EQ(got.amax, expected.amax);
       EXPECT_EQ(got.scale_inv, expected.scale_inv);
+    }
+  }
+}
+
+// The formats with one scale per block, and both copies of one of them.
+struct BlockPlan {
+  const char* name;
+  BlockKind rowwise;
+  BlockKind columnwise;
+  bool has_square_tiles;
+
+  bool is_mxfp8() const { return rowwise == BlockKind::kMxRows; }
+};
+inline constexpr BlockPlan kBlockPlans[] = {
+    {"FP8 rows", BlockKind::kFp8Rows, BlockKind::kFp8Rows, false},
+    {"FP8 tiles", BlockKind::kFp8Tiles, BlockKind::kFp8Tiles, false},
+    {"MXFP8", BlockKind::kMxRows, BlockKind::kMxColumns, false},
+    {"MXFP8 tiles", BlockKind::kMxRows, BlockKind::kMxColumns, true}};
+
+struct BlockCopies {
+  BlockCopy rowwise;
+  BlockCopy columnwise;
+
+  BlockCopies(const BlockPlan& plan, int64_t rows, int64_t cols)
+      : rowwise(plan.rowwise, DType::kFloat8E4M3, rows, cols, true),
+        columnwise(plan.columnwise, DType::kFloat8E4M3, plan.is_mxfp8() ? rows : cols,
+                   plan.is_mxfp8() ? cols : rows, true) {}
+
+  QuantizedOutput output(const BlockPlan& plan, bool with_rowwise, bool with_columnwise) {
+    QuantizedOutput wanted;
+    wanted.blocks.rowwise = with_rowwise ? rowwise.view() : BlockScaledMatrix{};
+    wanted.blocks.columnwise = with_columnwise ? columnwise.view() : BlockScaledMatrix{};
+    wanted.blocks.epsilon = plan.is_mxfp8() ? 0.0F : 0.01F;
+    wanted.blocks.has_square_tiles = plan.has_square_tiles;
+    return wanted;
+  }
+};
+
+inline BlockCopies quantize_separately(const BlockPlan& plan, Matrix& values) {
+  BlockCopies copies(plan, values.rows(), values.cols());
+  const QuantizedOutput wanted = copies.output(plan, true, true);
+  if (plan.is_mxfp8()) {
+    quantize_mxfp8({.input = values.view(),
+                    .rowwise = wanted.blocks.rowwise,
+                    .columnwise = wanted.blocks.columnwise,
+                    .has_square_tiles = plan.has_square_tiles},
+                   {});
+  } else {
+    quantize_fp8_blocks({.input = values.view(),
+                         .rowwise = wanted.blocks.rowwise,
+                         .columnwise = wanted.blocks.columnwise,
+                         .epsilon = wanted.blocks.epsilon},
+                        {});
+  }
+  return copies;
+}
+
+// The same as expect_fused_equals_separate for every format with one scale per block.
+template <typename Op>
+void expect_fused_blocks_equal_separate(DType value_dtype, int64_t rows, int64_t cols,
+                                        const Op& op) {
+  Matrix plain(value_dtype, rows, cols);
+  op(plain.view(), QuantizedOutput{});
+  for (const BlockPlan& plan : kBlockPlans) {
+    BlockCopies expected = quantize_separately(plan, plain);
+    for (int choice = 1; choice < 8; ++choice) {
+      const bool with_rowwise = (choice & 1) != 0;
+      const bool with_columnwise = (choice & 2) != 0;
+      const bool with_output = (choice & 4) != 0;
+      SCOPED_TRACE(::testing::Message()
+                   << plan.name << " rowwise " << with_rowwise << " columnwise " << with_columnwise
+                   << " output " << with_output);
+      BlockCopies got(plan, rows, cols);
+      Matrix output(value_dtype, rows, cols);
+      TensorView view = output.view();
+      view.data = with_output ? view.data : nullptr;
+      op(view, got.output(plan, with_rowwise, with_columnwise));
+      EXPECT_TRUE(!with_output || same_bytes(output, plain));
+      EXPECT_TRUE(!with_rowwise || same_copy(got.rowwise, expected.rowwise));
+      EXPECT_TRUE(!with_columnwise || same_copy(got.columnwise, expected.columnwise));
     }
   }
 }

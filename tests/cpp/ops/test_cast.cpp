@@ -322,6 +322,12 @@ TEST(QuantizeRefuses, MissingData) {
   });
 }
 
+TEST(QuantizeRefuses, CopiesWithOneScalePerBlock) {
+  expect_quantize_error<te::ValueError>("one scale per block", [](auto& args) {
+    args.output.blocks.rowwise.data = args.output.data;
+  });
+}
+
 TEST(QuantizeRefuses, AnotherDeviceAndListsEveryCandidate) {
   QuantizeProblem problem;
   expect_error<te::NotImplementedError>(

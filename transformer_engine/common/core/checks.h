@@ -56,34 +56,6 @@ inline void check_optional_operand(const char* op, const char* name, const Tenso
   }
 }
 
-// Shapes and dtypes of the optional FP8 copies of a [rows, cols] result.
-inline void check_quantized_output(const char* op, const QuantizedOutput& output, int64_t rows,
-                                   int64_t cols) {
-  if (output.data.is_wanted()) {
-    check_fp8(op, "quantized data", output.data);
-    check_shape(op, "quantized data", output.data, rows, cols);
-  }
-  if (output.data_transpose.is_wanted()) {
-    check_fp8(op, "quantized data_transpose", output.data_transpose);
-    check_shape(op, "quantized data_transpose", output.data_transpose, cols, rows);
-  }
-  TE_CHECK_TYPE(!output.data.is_wanted() || !output.data_transpose.is_wanted() ||
-                    output.data.dtype == output.data_transpose.dtype,
-                op, ": quantized data has dtype ", dtype_name(output.data.dtype),
-                " and data_transpose ", dtype_name(output.data_transpose.dtype),
-                "; they must be equal.");
-}
-
-// A high-precision result of one shape, whose data may be null where only its FP8 copy is wanted.
-inline void check_result(const char* op, const char* name, const TensorView& view,
-                         const QuantizedOutput& quantized, int64_t rows, int64_t cols) {
-  check_shape(op, name, view, rows, cols);
-  check_high_precision(op, name, view);
-  check_quantized_output(op, quantized, rows, cols);
-  TE_CHECK(view.data != nullptr || view.numel() == 0 || quantized.is_wanted(), op, ": ", name,
-           " has no data and no quantized copy is wanted; at least one is required.");
-}
-
 // Scales of a wanted matrix: their type, block and memory.
 struct BlockRule {
   DType scale_dtype;
@@ -114,6 +86,83 @@ inline void check_block_scales(const char* op, const char* name, const BlockScal
            name, " has blocks of ", scales.block_rows, " x ", scales.block_cols, "; ",
            rule.block_rows, " x ", rule.block_cols, " is required.");
   check_scale_strides(op, name, matrix);
+}
+
+// A copy of FP8 codes, where it is wanted.
+inline void check_block_copy(const char* op, const char* name, const BlockScaledMatrix& copy,
+                             int64_t rows, int64_t cols, const BlockRule& rule) {
+  if (!copy.is_wanted()) {
+    return;
+  }
+  check_fp8(op, name, copy.data);
+  check_shape(op, name, copy.data, rows, cols);
+  check_data(op, name, copy.data);
+  check_block_scales(op, name, copy, rule);
+}
+
+// The copies with one scale per block of a [rows, cols] matrix: FP8 blocks (FP32 scales) or MXFP8.
+inline void check_block_quantized_output(const char* op, DType scale_dtype,
+                                         const BlockQuantizedOutput& output, int64_t rows,
+                                         int64_t cols) {
+  constexpr int64_t kFp8Block = 128;
+  constexpr int64_t kMxBlock = 32;
+  constexpr char kRowwise[] = "quantized rowwise";
+  constexpr char kColumnwise[] = "quantized columnwise";
+  const BlockScaledMatrix& rowwise = output.rowwise;
+  const BlockScaledMatrix& columnwise = output.columnwise;
+  TE_CHECK_TYPE(!rowwise.is_wanted() || !columnwise.is_wanted() ||
+                    rowwise.data.dtype == columnwise.data.dtype,
+                op, ": quantized rowwise has dtype ", dtype_name(rowwise.data.dtype),
+                " and columnwise ", dtype_name(columnwise.data.dtype), "; they must be equal.");
+  if (scale_dtype == DType::kFloat8E8M0) {
+    check_block_copy(op, kRowwise, rowwise, rows, cols, {scale_dtype, 1, kMxBlock});
+    check_block_copy(op, kColumnwise, columnwise, rows, cols, {scale_dtype, kMxBlock, 1});
+    return;
+  }
+  const auto fp8_rule = [&](const BlockScaledMatrix& copy) {
+    return BlockRule{DType::kFloat32, copy.scales.block_rows != 1 ? kFp8Block : 1, kFp8Block};
+  };
+  check_block_copy(op, kRowwise, rowwise, rows, cols, fp8_rule(rowwise));
+  check_block_copy(op, kColumnwise, columnwise, cols, rows, fp8_rule(columnwise));
+  TE_CHECK(output.epsilon >= 0.0F && output.epsilon < __builtin_inff(), op, ": epsilon is ",
+           output.epsilon, "; a finite number of 0 or more is required.");
+}
+
+// Shapes and dtypes of the optional FP8 copies of a [rows, cols] result.
+inline void check_quantized_output(const char* op, const QuantizedOutput& output, int64_t rows,
+                                   int64_t cols) {
+  if (output.blocks.is_wanted()) {
+    TE_CHECK(
+        !output.is_per_tensor() && output.scale_inv == nullptr, op,
+        ": quantized copies with one scale and with one per block are both wanted; one kind is "
+        "required.");
+    const BlockScaledMatrix& any =
+        output.blocks.rowwise.is_wanted() ? output.blocks.rowwise : output.blocks.columnwise;
+    check_block_quantized_output(op, any.scales.dtype, output.blocks, rows, cols);
+  }
+  if (output.data.is_wanted()) {
+    check_fp8(op, "quantized data", output.data);
+    check_shape(op, "quantized data", output.data, rows, cols);
+  }
+  if (output.data_transpose.is_wanted()) {
+    check_fp8(op, "quantized data_transpose", output.data_transpose);
+    check_shape(op, "quantized data_transpose", output.data_transpose, cols, rows);
+  }
+  TE_CHECK_TYPE(!output.data.is_wanted() || !output.data_transpose.is_wanted() ||
+                    output.data.dtype == output.data_transpose.dtype,
+                op, ": quantized data has dtype ", dtype_name(output.data.dtype),
+                " and data_transpose ", dtype_name(output.data_transpose.dtype),
+                "; they must be equal.");
+}
+
+// A high-precision result of one shape, whose data may be null where only its FP8 copy is wanted.
+inline void check_result(const char* op, const char* name, const TensorView& view,
+                         const QuantizedOutput& quantized, int64_t rows, int64_t cols) {
+  check_shape(op, name, view, rows, cols);
+  check_high_precision(op, name, view);
+  check_quantized_output(op, quantized, rows, cols);
+  TE_CHECK(view.data != nullptr || view.numel() == 0 || quantized.is_wanted(), op, ": ", name,
+           " has no data and no quantized copy is wanted; at least one is required.");
 }
 
 }  // namespace transformer_engine

@@ -64,8 +64,8 @@ void activation_forward(const ActivationForwardArgs& args, const Context& contex
       TE_CPU_KERNELS(activation_forward_kernels)
           .run[static_cast<int>(args.kind)][io_index(args.input.dtype, args.output.dtype)];
   ResultRows result(args.output, args.quantized, context.num_threads);
-  parallel_for(args.output.rows, row_grain(args.input.cols), context.num_threads,
-               [&](int64_t begin, int64_t end, int thread) {
+  parallel_for(args.output.rows, row_grain(args.input.cols, result.row_alignment()),
+               context.num_threads, [&](int64_t begin, int64_t end, int thread) {
                  result.produce(begin, end, thread, [&](int64_t row, int64_t rows, void* where) {
                    kernel({.input = row_address(args.input, row),
                            .bias = bias.data(),
@@ -89,25 +89,26 @@ void activation_backward(const ActivationBackwardArgs& args, const Context& cont
   const auto kernel = backward_kernel(args);
   ResultRows result(args.grad_input, args.quantized, context.num_threads);
   RowSumParts parts(args.input.rows, args.input.cols, args.grad_bias.data != nullptr);
-  parts.for_chunks(
-      context.num_threads, [&](int64_t begin, int64_t end, int thread, float* bias_sum) {
-        result.produce(begin, end, thread, [&](int64_t row, int64_t rows, void* where) {
-          kernel({.grad_output = row_address(args.grad_output, row),
-                  .input = row_address(args.input, row),
-                  .bias = bias.data(),
-                  .act_scales = address(scales, row),
-                  .grad_input = where,
-                  .bias_sum = bias_sum,
-                  .grad_act_scales = grad_scales.address(row),
-                  .grad_output_dtype = args.grad_output.dtype,
-                  .input_dtype = args.input.dtype,
-                  .grad_input_dtype = args.grad_input.dtype,
-                  .rows = rows,
-                  .cols = args.grad_output.cols,
-                  .glu_interleave_size = args.glu_interleave_size,
-                  .params = args.params});
-        });
-      });
+  parts.for_chunks(context.num_threads, result.row_alignment(),
+                   [&](int64_t begin, int64_t end, int thread, float* bias_sum) {
+                     result.produce(begin, end, thread,
+                                    [&](int64_t row, int64_t rows, void* where) {
+                                      kernel({.grad_output = row_address(args.grad_output, row),
+                                              .input = row_address(args.input, row),
+                                              .bias = bias.data(),
+                                              .act_scales = address(scales, row),
+                                              .grad_input = where,
+                                              .bias_sum = bias_sum,
+                                              .grad_act_scales = grad_scales.address(row),
+                                              .grad_output_dtype = args.grad_output.dtype,
+                                              .input_dtype = args.input.dtype,
+                                              .grad_input_dtype = args.grad_input.dtype,
+                                              .rows = rows,
+                                              .cols = args.grad_output.cols,
+                                              .glu_interleave_size = args.glu_interleave_size,
+                                              .params = args.params});
+                                    });
+                   });
   parts.total(0, args.grad_bias, context.num_threads);
   grad_scales.finish();
   result.finish();
@@ -119,12 +120,13 @@ void bias_gradient(const BiasGradientArgs& args, const Context& context) {
   // The "result" to quantize is the input itself.
   ResultRows result(grad_output, args.quantized, context.num_threads);
   RowSumParts parts(grad_output.rows, grad_output.cols, args.grad_bias.data != nullptr);
-  parts.for_chunks(
-      context.num_threads, [&](int64_t begin, int64_t end, int thread, float* bias_sum) {
-        result.produce(begin, end, thread, [&](int64_t, int64_t rows, const void* values) {
-          kernel(values, grad_output.dtype, rows, grad_output.cols, bias_sum);
-        });
-      });
+  parts.for_chunks(context.num_threads, result.row_alignment(),
+                   [&](int64_t begin, int64_t end, int thread, float* bias_sum) {
+                     result.produce(
+                         begin, end, thread, [&](int64_t, int64_t rows, const void* values) {
+                           kernel(values, grad_output.dtype, rows, grad_output.cols, bias_sum);
+                         });
+                   });
   parts.total(0, args.grad_bias, context.num_threads);
   result.finish();
 }

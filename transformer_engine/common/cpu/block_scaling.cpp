@@ -27,6 +27,10 @@ constexpr int64_t kMxBlock = 32;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+const BlockScaledMatrix& any_copy(const BlockQuantizedOutput& output) {
+  return output.rowwise.is_wanted() ? output.rowwise : output.columnwise;
+}
+
 float largest_number(DType dtype) {
   return dtype == DType::kBFloat16  ? numerics::float_from_bf16(numerics::kBf16Max)
          : dtype == DType::kFloat16 ? numerics::float_from_fp16(numerics::kFp16Max)
@@ -65,50 +69,29 @@ void move(BlockCopyTile& copy, int64_t line, int64_t block, int64_t codes_offset
   }
 }
 
-void quantize(const TensorView& input, const BlockQuantizedOutput& output, const Context& context) {
-  if (input.numel() == 0) {
-    return;
-  }
-  const BlockQuantizer quantizer(output, input, input.numel() >= kStreamNumel);
-  const auto [tile_rows, tile_cols] = tile_limits(quantizer.block());
-  const int64_t tiles_per_row = ceil_divide(input.cols, tile_cols);
-  const int64_t tiles = ceil_divide(input.rows, tile_rows) * tiles_per_row;
-  const int64_t tile_numel = std::min(input.rows, tile_rows) * std::min(input.cols, tile_cols);
-  const int64_t grain = ceil_divide(kGrainNumel, tile_numel);
-  parallel_for(tiles, grain, context.num_threads, [&](int64_t begin, int64_t end, int) {
-    for (int64_t tile = begin; tile < end; ++tile) {
-      const int64_t row = tile / tiles_per_row * tile_rows;
-      const int64_t col = tile % tiles_per_row * tile_cols;
-      quantizer.quantize_tile(static_cast<const char*>(input.data) +
-                                  (row * input.cols + col) * element_size_bytes(input.dtype),
-                              input.cols, row, col, std::min(tile_rows, input.rows - row),
-                              std::min(tile_cols, input.cols - col));
-    }
-  });
-}
-
 bool is_noop(const float* flag) { return flag != nullptr && *flag != 0.0F; }
 
 }  // namespace
 
+int64_t block_of(const BlockQuantizedOutput& output) {
+  return any_copy(output).scales.dtype == DType::kFloat8E8M0 ? kMxBlock : kFp8Block;
+}
+
 BlockTile whole_tile(const BlockQuantizedOutput& output, const TensorView& input, bool stream) {
-  const BlockScaledMatrix& any = output.rowwise.is_wanted() ? output.rowwise : output.columnwise;
   return {.input = input.data,
           .input_stride = input.cols,
           .rows = input.rows,
           .cols = input.cols,
-          .block = any.scales.dtype == DType::kFloat8E8M0 ? kMxBlock : kFp8Block,
+          .block = block_of(output),
           .rowwise = whole_copy(output.rowwise, output, input.dtype),
           .columnwise = whole_copy(output.columnwise, output, input.dtype),
           .stream = stream};
 }
 
-BlockQuantizer::BlockQuantizer(const BlockQuantizedOutput& output, const TensorView& input,
-                               bool stream)
-    : whole_(whole_tile(output, input, stream)) {
-  const BlockScaledMatrix& any = output.rowwise.is_wanted() ? output.rowwise : output.columnwise;
-  kernel_ = TE_CPU_KERNELS(block_quantize_kernels)
-                .run[high_precision_index(input.dtype)][fp8_index(any.data.dtype)];
+BlockQuantizer::BlockQuantizer(const BlockQuantizedOutput& output, const TensorView& input)
+    : whole_(whole_tile(output, input, input.numel() >= kStreamNumel)),
+      kernel_(TE_CPU_KERNELS(block_quantize_kernels)
+                  .run[high_precision_index(input.dtype)][fp8_index(any_copy(output).data.dtype)]) {
 }
 
 void BlockQuantizer::quantize_tile(const void* values, int64_t stride, int64_t row, int64_t col,
@@ -125,21 +108,44 @@ void BlockQuantizer::quantize_tile(const void* values, int64_t stride, int64_t r
   kernel_(tile);
 }
 
+void quantize_blocks(const TensorView& input, const BlockQuantizedOutput& output, int num_threads) {
+  if (input.numel() == 0) {
+    return;
+  }
+  const BlockQuantizer quantizer(output, input);
+  const auto [tile_rows, tile_cols] = tile_limits(quantizer.block());
+  const int64_t tiles_per_row = ceil_divide(input.cols, tile_cols);
+  const int64_t tiles = ceil_divide(input.rows, tile_rows) * tiles_per_row;
+  const int64_t tile_numel = std::min(input.rows, tile_rows) * std::min(input.cols, tile_cols);
+  const int64_t grain = ceil_divide(kGrainNumel, tile_numel);
+  parallel_for(tiles, grain, num_threads, [&](int64_t begin, int64_t end, int) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      const int64_t row = tile / tiles_per_row * tile_rows;
+      const int64_t col = tile % tiles_per_row * tile_cols;
+      quantizer.quantize_tile(static_cast<const char*>(input.data) +
+                                  (row * input.cols + col) * element_size_bytes(input.dtype),
+                              input.cols, row, col, std::min(tile_rows, input.rows - row),
+                              std::min(tile_cols, input.cols - col));
+    }
+  });
+}
+
 void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& context) {
   if (!is_noop(args.noop)) {
-    quantize(args.input,
-             {.rowwise = args.rowwise, .columnwise = args.columnwise, .epsilon = args.epsilon},
-             context);
+    quantize_blocks(
+        args.input,
+        {.rowwise = args.rowwise, .columnwise = args.columnwise, .epsilon = args.epsilon},
+        context.num_threads);
   }
 }
 
 void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context) {
   if (!is_noop(args.noop)) {
-    quantize(args.input,
-             {.rowwise = args.rowwise,
-              .columnwise = args.columnwise,
-              .has_square_tiles = args.has_square_tiles},
-             context);
+    quantize_blocks(args.input,
+                    {.rowwise = args.rowwise,
+                     .columnwise = args.columnwise,
+                     .has_square_tiles = args.has_square_tiles},
+                    context.num_threads);
   }
 }
 

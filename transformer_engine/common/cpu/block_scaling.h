@@ -16,6 +16,12 @@ void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& conte
 void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context);
 void dequantize_blocks(const DequantizeBlocksArgs& args, const Context& context);
 
+// Either of both quantizations, by the type of the scales.
+void quantize_blocks(const TensorView& input, const BlockQuantizedOutput& output, int num_threads);
+
+// Edge of the blocks: 32 or 128.
+int64_t block_of(const BlockQuantizedOutput& output);
+
 // The whole of `input` as one tile, whatever its size.
 BlockTile whole_tile(const BlockQuantizedOutput& output, const TensorView& input, bool stream);
 
@@ -23,9 +29,8 @@ BlockTile whole_tile(const BlockQuantizedOutput& output, const TensorView& input
 class BlockQuantizer {
  public:
   // `input`: of which only shape and type are read.
-  BlockQuantizer(const BlockQuantizedOutput& output, const TensorView& input, bool stream);
+  BlockQuantizer(const BlockQuantizedOutput& output, const TensorView& input);
 
-  // Edge of a block: 32 or 128.
   int64_t block() const { return whole_.block; }
   // One part, within tile_limits(block()), that begins where a block does; `values`: its first
   // element, of rows `stride` elements apart.

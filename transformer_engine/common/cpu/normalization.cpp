@@ -31,7 +31,7 @@ void norm_forward(const NormForwardArgs& args, const Context& context) {
       TE_CPU_KERNELS(norm_kernels)
           .forward[static_cast<int>(args.kind)][io_index(args.input.dtype, args.output.dtype)];
   ResultRows result(args.output, args.quantized, context.num_threads);
-  parallel_for(rows, row_grain(hidden), context.num_threads,
+  parallel_for(rows, row_grain(hidden, result.row_alignment()), context.num_threads,
                [&](int64_t begin, int64_t end, int thread) {
                  result.produce(begin, end, thread, [&](int64_t row, int64_t count, void* where) {
                    kernel({.input = row_address(args.input, row),
@@ -67,7 +67,7 @@ void norm_backward(const NormBackwardArgs& args, const Context& context) {
                                                           grad_input_dtype, residual_dtype)];
   // Sums of a chunk: grad_gamma, then for LayerNorm grad_beta.
   RowSumParts parts(args.input.rows, is_layer_norm ? 2 * hidden : hidden, with_weights);
-  parts.for_chunks(context.num_threads, [&](int64_t begin, int64_t end, int, float* sums) {
+  parts.for_chunks(context.num_threads, 1, [&](int64_t begin, int64_t end, int, float* sums) {
     kernel({.grad_output = row_address(args.grad_output, begin),
             .input = row_address(args.input, begin),
             .grad_residual = row_address(args.grad_residual, begin),

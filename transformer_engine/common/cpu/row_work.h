@@ -7,6 +7,7 @@
 #include <transformer_engine/types.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -20,6 +21,11 @@ constexpr int64_t kGrainNumel = 16384;
 // Rows that make a thread worth starting.
 inline int64_t row_grain(int64_t cols) {
   return std::max<int64_t>(kGrainNumel / std::max<int64_t>(cols, 1), 1);
+}
+
+// The same in whole multiples of `alignment` rows.
+inline int64_t row_grain(int64_t cols, int64_t alignment) {
+  return (row_grain(cols) + alignment - 1) / alignment * alignment;
 }
 
 inline void* row_address(const TensorView& view, int64_t row) {
@@ -37,14 +43,16 @@ class RowSumParts {
   RowSumParts(int64_t rows, int64_t cols, bool is_wanted)
       : rows_(rows),
         cols_(cols),
-        chunk_rows_(std::max(kMinChunkRows, round_up((rows + kMaxChunks - 1) / kMaxChunks))),
+        chunk_rows_(std::max(kMinChunkRows, power_of_two((rows + kMaxChunks - 1) / kMaxChunks))),
         chunks_((rows + chunk_rows_ - 1) / chunk_rows_),
         parts_(is_wanted ? chunks_ * cols : 0) {}
 
-  // Calls body(begin, end, thread, sums) for each chunk; sums is zeros [cols], or null.
+  // Calls body(begin, end, thread, sums) for each chunk; sums is zeros [cols], or null. A thread
+  // takes its chunks in order, and whole multiples of `row_alignment` rows, a power of two.
   template <typename Body>
-  void for_chunks(int num_threads, const Body& body) {
-    const int64_t grain = std::max<int64_t>(row_grain(cols_) / chunk_rows_, 1);
+  void for_chunks(int num_threads, int64_t row_alignment, const Body& body) {
+    const int64_t unit = std::max<int64_t>(row_alignment / chunk_rows_, 1);
+    const int64_t grain = std::max<int64_t>(row_grain(cols_) / chunk_rows_ / unit, 1) * unit;
     parallel_for(chunks_, grain, num_threads, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         float* sums = parts_.data() == nullptr ? nullptr : parts_.data() + chunk * cols_;
@@ -81,8 +89,10 @@ class RowSumParts {
   static constexpr int64_t kMinChunkRows = 16;
   static constexpr int64_t kMaxChunks = 64;
 
-  static int64_t round_up(int64_t count, int64_t unit = kMinChunkRows) {
-    return (count + unit - 1) / unit * unit;
+  static int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+  // The smallest one that is not less: chunks and quantized blocks then divide one another.
+  static int64_t power_of_two(int64_t count) {
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
   }
 
   const int64_t rows_;

@@ -23,37 +23,12 @@ constexpr Candidate<Args> kCandidates[] = {
     {"reference", &refuse_unless_cpu<Args>, kReference},
 };
 
-constexpr int64_t kFp8Block = 128;
-constexpr int64_t kMxBlock = 32;
-
-// What both quantizations to FP8 share: the input, and at least one copy of one type.
-template <typename Args>
-void check_quantize(const char* op, const Args& args) {
-  check_operand(op, "input", args.input);
-  TE_CHECK(args.rowwise.is_wanted() || args.columnwise.is_wanted() || args.input.numel() == 0, op,
+void check_quantize(const char* op, DType scale_dtype, const TensorView& input,
+                    const BlockQuantizedOutput& output) {
+  check_operand(op, "input", input);
+  TE_CHECK(output.is_wanted() || input.numel() == 0, op,
            ": neither rowwise nor columnwise is given; at least one is required.");
-  TE_CHECK_TYPE(!args.rowwise.is_wanted() || !args.columnwise.is_wanted() ||
-                    args.rowwise.data.dtype == args.columnwise.data.dtype,
-                op, ": rowwise has dtype ", dtype_name(args.rowwise.data.dtype), " and columnwise ",
-                dtype_name(args.columnwise.data.dtype), "; they must be equal.");
-}
-
-// A copy of FP8 codes, where it is wanted.
-void check_copy(const char* op, const char* name, const BlockScaledMatrix& copy, int64_t rows,
-                int64_t cols, const BlockRule& rule) {
-  if (!copy.is_wanted()) {
-    return;
-  }
-  check_fp8(op, name, copy.data);
-  check_shape(op, name, copy.data, rows, cols);
-  check_data(op, name, copy.data);
-  check_block_scales(op, name, copy, rule);
-}
-
-void check_fp8_copy(const char* op, const char* name, const BlockScaledMatrix& copy, int64_t rows,
-                    int64_t cols) {
-  const bool is_tiled = copy.scales.block_rows != 1;
-  check_copy(op, name, copy, rows, cols, {DType::kFloat32, is_tiled ? kFp8Block : 1, kFp8Block});
+  check_block_quantized_output(op, scale_dtype, output, input.rows, input.cols);
 }
 
 void check_dequantize_e2m1(const char* op, const BlockScaledMatrix& input) {
@@ -78,11 +53,8 @@ void check_dequantize_fp8(const char* op, const BlockScaledMatrix& input) {
 
 void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& context) {
   constexpr char kOp[] = "quantize_fp8_blocks";
-  check_quantize(kOp, args);
-  check_fp8_copy(kOp, "rowwise", args.rowwise, args.input.rows, args.input.cols);
-  check_fp8_copy(kOp, "columnwise", args.columnwise, args.input.cols, args.input.rows);
-  TE_CHECK(args.epsilon >= 0.0F && numerics::is_finite(args.epsilon), kOp, ": epsilon is ",
-           args.epsilon, "; a finite number of 0 or more is required.");
+  check_quantize(kOp, DType::kFloat32, args.input,
+                 {.rowwise = args.rowwise, .columnwise = args.columnwise, .epsilon = args.epsilon});
   run_first_candidate(
       kOp,
       kCandidates<QuantizeFp8BlocksArgs, cpu::quantize_fp8_blocks, reference::quantize_fp8_blocks>,
@@ -91,11 +63,8 @@ void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& conte
 
 void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context) {
   constexpr char kOp[] = "quantize_mxfp8";
-  const int64_t rows = args.input.rows;
-  const int64_t cols = args.input.cols;
-  check_quantize(kOp, args);
-  check_copy(kOp, "rowwise", args.rowwise, rows, cols, {DType::kFloat8E8M0, 1, kMxBlock});
-  check_copy(kOp, "columnwise", args.columnwise, rows, cols, {DType::kFloat8E8M0, kMxBlock, 1});
+  check_quantize(kOp, DType::kFloat8E8M0, args.input,
+                 {.rowwise = args.rowwise, .columnwise = args.columnwise});
   run_first_candidate(
       kOp, kCandidates<QuantizeMxfp8Args, cpu::quantize_mxfp8, reference::quantize_mxfp8>, args,
       context);

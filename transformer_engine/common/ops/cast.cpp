@@ -50,6 +50,9 @@ void quantize(const QuantizeArgs& args, const Context& context) {
   check_extent(kOp, "input", args.input);
   check_high_precision(kOp, "input", args.input);
   check_data(kOp, "input", args.input);
+  TE_CHECK(!args.output.blocks.is_wanted(), kOp,
+           ": output has copies with one scale per block; one scale is required. Call "
+           "quantize_fp8_blocks or quantize_mxfp8.");
   TE_CHECK(args.output.is_wanted() || args.input.numel() == 0, kOp,
            ": output has none of data, data_transpose and amax; at least one is required.");
   check_quantized_output(kOp, args.output, args.input.rows, args.input.cols);

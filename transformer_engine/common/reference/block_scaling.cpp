@@ -151,6 +151,24 @@ void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context&) {
   quantize_mxfp8_copy(args, args.columnwise);
 }
 
+void quantize_blocks(const TensorView& input, const BlockQuantizedOutput& output,
+                     const Context& context) {
+  const BlockScaledMatrix& any = output.rowwise.is_wanted() ? output.rowwise : output.columnwise;
+  if (any.scales.dtype == DType::kFloat8E8M0) {
+    reference::quantize_mxfp8({.input = input,
+                               .rowwise = output.rowwise,
+                               .columnwise = output.columnwise,
+                               .has_square_tiles = output.has_square_tiles},
+                              context);
+  } else {
+    reference::quantize_fp8_blocks({.input = input,
+                                    .rowwise = output.rowwise,
+                                    .columnwise = output.columnwise,
+                                    .epsilon = output.epsilon},
+                                   context);
+  }
+}
+
 float load_dequantized(const BlockScaledMatrix& matrix, int64_t row, int64_t col) {
   const BlockScales& scales = matrix.scales;
   const float value = element(matrix.data, row, col) * block_scale_inv(scales, row, col);

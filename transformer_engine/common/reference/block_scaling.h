@@ -14,6 +14,10 @@ void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& conte
 void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context);
 void dequantize_blocks(const DequantizeBlocksArgs& args, const Context& context);
 
+// Either of both, by the type of the scales.
+void quantize_blocks(const TensorView& input, const BlockQuantizedOutput& output,
+                     const Context& context);
+
 // Element (row, col), as stored, as FP32: q * scale, for E2M1 (q * scale) * tensor scale.
 float load_dequantized(const BlockScaledMatrix& matrix, int64_t row, int64_t col);
 

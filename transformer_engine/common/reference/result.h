@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The result of an op in the reference: FP64 values rounded once to FP32 and then to the output
-// type, and afterwards the FP8 copy of the rounded values.
+// type, and afterwards the FP8 copies of the rounded values.
 #pragma once
 
 #include "core/scratch.h"
+#include "reference/block_scaling.h"
 #include "reference/cast.h"
 
 namespace transformer_engine::reference {
@@ -24,7 +25,9 @@ class Result {
   void put(int64_t index, double value) { store_float(values_, index, static_cast<float>(value)); }
 
   void finish(const Context& context) {
-    if (quantized_.is_wanted() || quantized_.scale_inv != nullptr) {
+    if (quantized_.blocks.is_wanted()) {
+      reference::quantize_blocks(values_, quantized_.blocks, context);
+    } else if (quantized_.is_wanted() || quantized_.scale_inv != nullptr) {
       reference::quantize({.input = values_, .output = quantized_, .noop = nullptr}, context);
     }
   }

@@ -50,23 +50,6 @@ struct TensorView {
   bool is_wanted() const { return data != nullptr || framework_tensor != nullptr; }
 };
 
-// Where an op puts an FP8 copy of its result, in the same pass. Each member is optional (null).
-// q = saturating round-to-nearest-even cast of value * (*scale), where `value` is the result
-// already rounded to the op's high-precision output type: a fused quantization gives the bytes that
-// a separate one would give.
-struct QuantizedOutput {
-  TensorView data;               // [rows, cols] E4M3 or E5M2
-  TensorView data_transpose;     // [cols, rows], same type as `data`
-  const float* scale = nullptr;  // [1] read; null means 1
-  float* scale_inv = nullptr;    // [1] written with 1 / *scale
-  float* amax =
-      nullptr;  // [1] max-accumulated: *amax = max(*amax, max|value|); NaN values are skipped
-
-  bool is_wanted() const {
-    return data.is_wanted() || data_transpose.is_wanted() || amax != nullptr;
-  }
-};
-
 // Scales of a matrix that has one per block. Element (r, c), as stored, has scale number
 // (r / block_rows) * row_stride + (c / block_cols) * col_stride of `data`: this describes every
 // layout, padded and transposed ones too. What lies between is padding, which kernels do not touch.
@@ -98,8 +81,8 @@ struct BlockScaledMatrix {
   bool is_wanted() const { return data.is_wanted() || scales.is_wanted(); }
 };
 
-// FP8 copies of an op's result with one scale per block; rules and layouts: block_scaling.h. FP32
-// scales mean FP8 blocks, E8M0 scales MXFP8.
+// Where an op puts FP8 copies of its result with one scale per block, in the same pass; rules and
+// layouts: block_scaling.h. FP32 scales mean FP8 blocks, E8M0 scales MXFP8.
 struct BlockQuantizedOutput {
   BlockScaledMatrix rowwise = {};
   BlockScaledMatrix columnwise = {};
@@ -107,6 +90,27 @@ struct BlockQuantizedOutput {
   bool has_square_tiles = false;  // MXFP8: the blocks of a 32 x 32 tile share their code
 
   bool is_wanted() const { return rowwise.is_wanted() || columnwise.is_wanted(); }
+};
+
+// Where an op puts FP8 copies of its result, in the same pass: with one scale for all of it, or in
+// `blocks`. Each member is optional (null).
+// q = saturating round-to-nearest-even cast of value * (*scale), where `value` is the result
+// already rounded to the op's high-precision output type: a fused quantization gives the bytes that
+// a separate one would give.
+struct QuantizedOutput {
+  TensorView data;               // [rows, cols] E4M3 or E5M2
+  TensorView data_transpose;     // [cols, rows], same type as `data`
+  const float* scale = nullptr;  // [1] read; null means 1
+  float* scale_inv = nullptr;    // [1] written with 1 / *scale
+  float* amax =
+      nullptr;  // [1] max-accumulated: *amax = max(*amax, max|value|); NaN values are skipped
+
+  BlockQuantizedOutput blocks = {};  // instead of the members above
+
+  bool is_wanted() const { return is_per_tensor() || blocks.is_wanted(); }
+  bool is_per_tensor() const {
+    return data.is_wanted() || data_transpose.is_wanted() || amax != nullptr;
+  }
 };
 
 // Size of one element in bytes; two elements share a byte for kFloat4E2M1 (returns 0 for it).
