@@ -9,6 +9,7 @@
 #include <transformer_engine/block_scaling.h>
 
 #include <memory>
+#include <optional>
 
 #include "operand.h"
 #include "python_ref.h"
@@ -50,6 +51,12 @@ class Quantizer {
   // the tensor again. An undefined tensor ends it. Formats without state ignore it.
   virtual void set_replay_scale(const at::Tensor& /*scale*/) {}
 
+  // How the rowwise copies it makes are scaled and stored; none where that is not known beforehand.
+  virtual std::optional<CopyKind> copy_kind() const { return std::nullopt; }
+
+  // Whether the columnwise copies it makes are of the Hadamard-transformed input.
+  virtual bool transforms_columns() const { return false; }
+
   // Whether GEMMs with this operand run without a quantized copy: the tensor as it is.
   virtual bool is_identity() const { return false; }
 
@@ -75,6 +82,7 @@ class Float8QuantizerBase : public Quantizer {
   virtual void update(const at::Tensor& input, const Destination& destination) = 0;
 
   Operand quantize(const at::Tensor& input, const Usages& usages) override;
+  std::optional<CopyKind> copy_kind() const override { return CopyKind::kTensor; }
   // The rowwise copy, not filled.
   Operand make_operand(at::IntArrayRef sizes, const at::Tensor& like) const;
 };
@@ -113,6 +121,8 @@ class BlockQuantizer : public Quantizer {
  public:
   Operand quantize(const at::Tensor& input, const Usages& usages) override;
   Operand quantize_for_user(const at::Tensor& input) override;
+  std::optional<CopyKind> copy_kind() const override { return copy_format(false).kind; }
+  bool transforms_columns() const override { return copy_format(true).has(CopyFormat::kHadamard); }
 
   // Both copies on their own even where one would serve, not filled; padding of the scales is 0.
   Operand make_padded_operand(at::IntArrayRef sizes, const at::Tensor& like,

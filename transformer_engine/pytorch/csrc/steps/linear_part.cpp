@@ -225,7 +225,17 @@ Usages input_usages(const CallState& state, bool needs_wgrad) {
 
 void complete_operand(Operand* operand, const Usages& usages, Quantizer& quantizer,
                       at::ScalarType dtype) {
-  const bool lacks_columnwise = usages.columnwise && !operand->can_contract_rows();
+  const CopyFormat& held =
+      operand->is_rowwise_held() ? operand->rowwise.format : operand->columnwise.format;
+  if (held.kind != quantizer.copy_kind().value_or(held.kind)) {
+    *operand = quantizer.quantize(dequantize(*operand, dtype), usages);
+    return;
+  }
+  const bool is_transformed_alike =
+      operand->columnwise.format.has(CopyFormat::kHadamard) == quantizer.transforms_columns() ||
+      !quantizer.copy_kind().has_value();
+  const bool lacks_columnwise =
+      usages.columnwise && !(operand->can_contract_rows() && is_transformed_alike);
   const bool lacks_rowwise = usages.rowwise && !operand->can_contract_columns();
   if (!lacks_columnwise && !lacks_rowwise) {
     return;

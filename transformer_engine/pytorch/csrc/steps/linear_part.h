@@ -201,8 +201,9 @@ std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string&
 Operand read_quantized(const at::Tensor& tensor, const std::string& label, const char* argument);
 // What the backward of a quantized forward will read of the layer's input.
 Usages input_usages(const CallState& state, bool needs_wgrad);
-// Adds the copies that `usages` ask for and a given quantized tensor lacks: quantized from what the
-// tensor stands for.
+// Makes of a given quantized tensor an operand as `quantizer` makes them. Copies of its format are
+// read as they are, those that `usages` ask for and the tensor lacks are quantized from what it
+// stands for; a tensor of another format is quantized anew.
 void complete_operand(Operand* operand, const Usages& usages, Quantizer& quantizer,
                       at::ScalarType dtype);
 // The plain tensor a quantized one stands for.
