@@ -9,8 +9,10 @@ import weakref
 import pytest
 import torch
 
+import transformer_engine.pytorch as te
 from helpers.generators import random_tensor
 from helpers.quantizers import delayed_quantizer
+from helpers.recipes import RECIPES
 from transformer_engine.pytorch import cpu_offload, cpu_offload_v1
 from transformer_engine.pytorch.cpu_offload import get_cpu_offload_context
 
@@ -213,6 +215,37 @@ def test_quantized_tensors_are_moved_by_their_buffers(host_is_device):
     assert torch.equal(tensor._data, data)
     y.sum().backward()
     assert torch.equal(x.grad, tensor.dequantize())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_saved_operands_of_every_recipe_are_offloaded(host_is_device, monkeypatch, recipe):
+    """Block-scaled copies are plain tensors to autograd."""
+    monkeypatch.setattr(cpu_offload, "_MIN_OFFLOAD_NUMEL", 1 << 12)
+    moved = []
+    original = cpu_offload._Transfers.copy_out
+
+    def noted(self, tensor, *args):
+        moved.append(tensor.dtype)
+        return original(self, tensor, *args)
+
+    monkeypatch.setattr(cpu_offload._Transfers, "copy_out", noted)
+    found = []
+    for is_offloading in (False, True):
+        torch.manual_seed(3)
+        layers = [te.LayerNormMLP(128, 96, device="cpu") for _ in range(3)]
+        context, sync = get_cpu_offload_context(is_offloading, num_layers=2, model_layers=3)
+        x = random_tensor((96, 128), seed=9).requires_grad_()
+        y = x * 1
+        with te.autocast(recipe=RECIPES[recipe]):
+            for layer in layers:
+                with context:
+                    y = layer(y)
+                y = sync(y)
+        y.square().sum().backward()
+        found.append([x.grad, *(p.grad for layer in layers for p in layer.parameters())])
+        assert bool(moved) is is_offloading
+    assert_same(*found)
+    assert moved.count(torch.uint8) >= 2 * 2  # codes of both inputs of two layers
 
 
 def test_views_can_be_offloaded_as_their_base(host_is_device):

@@ -100,14 +100,18 @@ def quantized_input(recipe):
     return run(recipe, producer, make_input(6, IN, dtype=torch.bfloat16), fp8_output=True)
 
 
-FOREIGN = [(a, b) for a, b in itertools.product(RECIPES, RECIPES) if FORMATS[a] is not FORMATS[b]]
+FOREIGN = [
+    (a, b)
+    for a, b in itertools.product(RECIPES, RECIPES)
+    if FORMATS[a] is not FORMATS[b]
+    # One scale per tensor serves both directions, in any pairing of a factory's.
+    and not (a == "hybrid" and FORMATS[b] is te.Float8Tensor)
+]
 
 
 @pytest.mark.parametrize("wants_gradient", [False, True])
 @pytest.mark.parametrize(("recipe", "of"), FOREIGN)
 def test_an_input_of_another_format_counts_as_its_values(recipe, of, wants_gradient):
-    if recipe == "hybrid" and FORMATS[of] is te.Float8Tensor:
-        pytest.skip("one scale per tensor serves both directions, in any pairing")
     module, twin = consumers()
     x = quantized_input(of).detach().requires_grad_(wants_gradient)
     values = x.detach().dequantize().requires_grad_(wants_gradient)
