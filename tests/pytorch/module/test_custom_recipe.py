@@ -9,6 +9,7 @@ import torch
 
 import transformer_engine.pytorch as te
 from helpers.modules import assert_same, make, make_input, output_gradient, run
+from helpers.quantizers import ALL_QUANTIZERS
 from transformer_engine.common.recipe import (
     CustomRecipe,
     DelayedScaling,
@@ -167,6 +168,22 @@ def test_a_factory_can_repeat_a_recipe(kind, factory, recipe):
     assert_same(custom, expected)
 
 
+@KINDS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_identity_parameters_may_be_held_in_another_dtype(kind, dtype):
+    recipe, x = CustomRecipe(qfactory=identity), make_input().detach().to(dtype).requires_grad_()
+    with te.quantized_model_init(recipe=recipe):
+        module = make(kind, params_dtype=torch.bfloat16)
+    twin = make(kind, params_dtype=dtype)
+    with torch.no_grad():
+        for plain, parameter in zip(twin.parameters(), module.parameters(), strict=True):
+            plain.copy_(parameter)
+    module.to(dtype)  # the nominal dtype only; the values stay BF16
+    held = [p._hp_data.dtype for p in module.parameters() if isinstance(p, te.IdentityTensor)]
+    assert held == [torch.bfloat16] * (2 if kind == "LayerNormMLP" else 1)
+    assert_same(run_in(recipe, module, x), run_in(recipe, twin, x))
+
+
 class Halving(te.Quantizer):
     """A user's format: values rounded to a multiple of a step, held in a plain tensor."""
 
@@ -209,6 +226,39 @@ def test_a_quantizer_in_python_is_called_for_every_tensor(kind):
     used = [quantizer for quantizer in made if quantizer.calls]
     assert len(used) == 3 * gemms  # output and gradient of the input are not quantized
     assert all(len(quantizer.calls) == 1 for quantizer in used)
+
+
+# Native steps keep one copy of tiles, and sums over the other one run in another order.
+DERIVED = {name: make for name, make in ALL_QUANTIZERS.items() if not name.endswith("tiles")}
+
+
+@KINDS
+@pytest.mark.parametrize("make_quantizer", DERIVED.values(), ids=DERIVED)
+def test_a_class_derived_from_a_format_is_called(kind, make_quantizer):
+    library, seen = type(make_quantizer()), []
+
+    class Watching(library):
+        def quantize_impl(self, tensor):
+            seen.append(tuple(tensor.shape))
+            return super().quantize_impl(tensor)
+
+    class Silent(library):
+        """Nothing of its own, so that native steps need not call it."""
+
+    def recipe_of(cls):
+        def make_slot(role):
+            quantizer = make_quantizer()
+            quantizer.__class__ = cls
+            return quantizer
+
+        return CustomRecipe(qfactory=make_slot)
+
+    module, x = make(kind), make_input()
+    expected = run_in(recipe_of(library), module, x)
+    assert_same(run_in(recipe_of(Silent), module, x), expected)
+    assert not seen
+    assert_same(run_in(recipe_of(Watching), module, x), expected)
+    assert len(seen) == (6 if kind == "LayerNormMLP" else 3)
 
 
 def test_an_error_in_a_python_quantizer_passes_through():

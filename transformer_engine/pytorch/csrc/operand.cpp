@@ -167,6 +167,15 @@ Operand Operand::for_row_contraction() const {
   return result;
 }
 
+void Operand::convert_plain_copies(at::ScalarType dtype) {
+  for (OperandCopy* const copy : {&rowwise, &columnwise}) {
+    if (copy->is_defined() && copy->format.kind == CopyKind::kPlain) {
+      copy->data = copy->data.to(dtype);
+      copy->format.dtype = dtype_of(dtype);
+    }
+  }
+}
+
 GemmOperand Operand::gemm_operand(bool contracts_rows) const {
   bool is_columnwise = contracts_rows && columnwise.is_defined();
   if (!contracts_rows && !rowwise.is_defined() && columnwise.is_defined() &&

@@ -104,6 +104,9 @@ struct Operand {
   // read.
   Operand for_row_contraction() const;
 
+  // Converts high-precision copies of another type: products take one.
+  void convert_plain_copies(at::ScalarType dtype);
+
   // `contracts_rows` false: op(X) = X [rows, cols]; true: op(X) = X^T [cols, rows]. RuntimeError
   // when the copy for that is missing.
   GemmOperand gemm_operand(bool contracts_rows) const;

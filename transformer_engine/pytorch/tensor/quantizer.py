@@ -231,9 +231,21 @@ class Quantizer(abc.ABC):
 
     @property
     def native(self) -> Any:
-        """What native steps quantize with: the object the settings live in, or a caller of this."""
+        """What native steps quantize with: the object the settings live in, or a caller of this.
+
+        A class derived from a format's is called if it has a `quantize_impl` or `calibrate` of its
+        own.
+        """
         core = getattr(self, "_core", None)
-        return tex.PythonQuantizerCore(self) if core is None else core
+        if core is None:
+            return tex.PythonQuantizerCore(self)
+        own: Any = type(self)
+        format_class: Any = _class_of_core[type(core)]
+        is_format = (
+            own.quantize_impl is format_class.quantize_impl
+            and own.calibrate is format_class.calibrate
+        )
+        return core if is_format else tex.PythonQuantizerCore(self)
 
     @classmethod
     def from_core(cls, core: Any) -> Any:

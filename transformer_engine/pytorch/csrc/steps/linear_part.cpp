@@ -12,7 +12,6 @@
 
 #include "allocate.h"
 #include "steps/node_support.h"
-#include "steps/read_operand.h"
 
 namespace py = pybind11;
 
@@ -213,10 +212,12 @@ std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string&
   return optional_truth(value);
 }
 
-Operand read_quantized(const at::Tensor& tensor, const std::string& label, const char* argument) {
+Operand read_quantized(const at::Tensor& tensor, at::ScalarType dtype, const OperandOwner& owner) {
   const py::gil_scoped_acquire gil;
   const auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
-  return read_operand(object, tensor.sizes(), tensor.device(), {label, argument});
+  Operand operand = read_operand(object, tensor.sizes(), tensor.device(), owner);
+  operand.convert_plain_copies(dtype);
+  return operand;
 }
 
 Usages input_usages(const CallState& state, bool needs_wgrad) {
@@ -316,7 +317,7 @@ Operand LinearPart::quantized_parameter(const CallState& state, const at::Tensor
     }
     return Operand::high_precision(dequantize_python(weight, request.dtype));
   }
-  Operand operand = read_quantized(weight, spec_.label, name.c_str());
+  Operand operand = read_quantized(weight, request.dtype, {spec_.label, name.c_str()});
   TE_CHECK_AS(RuntimeError, operand.can_contract_columns(), spec_.label, ": ", name,
               " has no rowwise copy, which forward reads. Call its update_usage, or quantize it "
               "with rowwise usage.");
@@ -430,7 +431,8 @@ Operand prepare_grad_output(const CallState& state, const LinearSpec& spec,
   const bool quantizes = state.quantizes_backward();
   const bool is_quantized_already = quantizes && is_python_tensor(gradient);
   if (is_quantized_already && request.needs_operand()) {
-    operand = read_quantized(gradient, backward_label(spec), "grad_output");
+    const std::string label = backward_label(spec);
+    operand = read_quantized(gradient, request.dtype, {label, "grad_output"});
     complete_operand(&operand, request.usages, state.quantizers->grad_output(spec.gemm),
                      request.dtype);
   }

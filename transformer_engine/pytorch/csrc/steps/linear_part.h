@@ -20,6 +20,7 @@
 #include "operand.h"
 #include "steps/module_step.h"
 #include "steps/node_support.h"
+#include "steps/read_operand.h"
 #include "steps/saved_operand.h"
 
 namespace transformer_engine::pytorch {
@@ -196,9 +197,9 @@ struct SavedLinear {
 // None or null, True, False; TypeError for what only looks like a flag, such as "False".
 std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string& label);
 
-// The copies of a quantized parameter, input or gradient (read_operand.h); `label` and `argument`
-// open the messages: "Linear.forward: weight ...". The GIL is taken.
-Operand read_quantized(const at::Tensor& tensor, const std::string& label, const char* argument);
+// The copies of a quantized parameter, input or gradient (read_operand.h), high-precision ones as
+// `dtype`. The GIL is taken.
+Operand read_quantized(const at::Tensor& tensor, at::ScalarType dtype, const OperandOwner& owner);
 // What the backward of a quantized forward will read of the layer's input.
 Usages input_usages(const CallState& state, bool needs_wgrad);
 // Makes of a given quantized tensor an operand as `quantizer` makes them. Copies of its format are

@@ -221,7 +221,7 @@ Operand LinearStep::input_operand(Call& call, NormResult* norm_result) {
       state.quantizers != nullptr ? &state.quantizers->input(spec_.linear.gemm) : nullptr;
   if (!spec_.norm.has_value()) {
     if (state.is_quantized && is_python_tensor(call.input)) {
-      Operand operand = read_quantized(call.input, spec_.name, "inp");
+      Operand operand = read_quantized(call.input, call.dtype, {spec_.name, "inp"});
       complete_operand(&operand, usages, *quantizer, call.dtype);
       return operand;
     }

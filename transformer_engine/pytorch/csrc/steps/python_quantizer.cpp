@@ -45,13 +45,7 @@ Operand PythonQuantizer::quantize(const at::Tensor& input, const Usages& usages)
     return dequantized_operand(result, input, label);
   }
   Operand operand = read_operand(result, input.sizes(), input.device(), {label, "the result"});
-  for (OperandCopy* const copy : {&operand.rowwise, &operand.columnwise}) {
-    // High precision of another type: products take one.
-    if (copy->is_defined() && copy->format.kind == CopyKind::kPlain) {
-      copy->data = copy->data.to(input.scalar_type());
-      copy->format.dtype = dtype_of(input.scalar_type());
-    }
-  }
+  operand.convert_plain_copies(input.scalar_type());
   return operand;
 }
 
