@@ -39,18 +39,33 @@ OperandCopy BlockQuantizer::make_copy(at::IntArrayRef sizes, const at::Tensor& l
   return copy;
 }
 
-Operand BlockQuantizer::quantize(const at::Tensor& input, const Usages& usages) {
+Operand BlockQuantizer::make_operand(at::IntArrayRef sizes, const at::Tensor& like,
+                                     const Usages& usages) const {
   Operand operand;
-  const at::IntArrayRef sizes = input.sizes();
   operand.sizes = matrix_sizes(sizes);
   const bool one_serves_both = serves_both(copy_format(/*is_columnwise=*/false)) &&
                                serves_both(copy_format(/*is_columnwise=*/true));
   if (usages.rowwise || one_serves_both) {
-    operand.rowwise = make_copy(sizes, input, /*is_columnwise=*/false);
+    operand.rowwise = make_copy(sizes, like, /*is_columnwise=*/false);
   }
   if (usages.columnwise && !one_serves_both) {
-    operand.columnwise = make_copy(sizes, input, /*is_columnwise=*/true);
+    operand.columnwise = make_copy(sizes, like, /*is_columnwise=*/true);
   }
+  return operand;
+}
+
+BlockQuantizedOutput BlockQuantizer::fused_copies(const Operand& operand) {
+  BlockQuantizedOutput output;
+  output.rowwise = block_scaled_view(operand.rowwise, /*is_columnwise=*/false, operand.sizes);
+  output.columnwise = block_scaled_view(operand.columnwise, /*is_columnwise=*/true, operand.sizes);
+  // The views lead to tensors that move: their owner keeps the memory alive.
+  output.rowwise.data.framework_tensor = nullptr;
+  output.columnwise.data.framework_tensor = nullptr;
+  return output;
+}
+
+Operand BlockQuantizer::quantize(const at::Tensor& input, const Usages& usages) {
+  Operand operand = make_operand(input.sizes(), input, usages);
   update(input, &operand, nullptr);
   return operand;
 }
@@ -98,6 +113,15 @@ void Float8BlockQuantizer::update(const at::Tensor& input, Operand* operand, con
       context_for(input));
 }
 
+bool Float8BlockQuantizer::prepare_fused(at::IntArrayRef sizes, const at::Tensor& like,
+                                         const Usages& usages, Operand* operand,
+                                         QuantizedOutput* output) {
+  *operand = make_operand(sizes, like, usages);
+  output->blocks = fused_copies(*operand);
+  output->blocks.epsilon = amax_epsilon;
+  return true;
+}
+
 CopyFormat MXFP8Quantizer::copy_format(bool /*is_columnwise*/) const {
   return {.kind = CopyKind::kMxfp8,
           .dtype = dtype,
@@ -112,6 +136,15 @@ void MXFP8Quantizer::update(const at::Tensor& input, Operand* operand, const flo
        .has_square_tiles = with_2d_quantization,
        .noop = noop},
       context_for(input));
+}
+
+bool MXFP8Quantizer::prepare_fused(at::IntArrayRef sizes, const at::Tensor& like,
+                                   const Usages& usages, Operand* operand,
+                                   QuantizedOutput* output) {
+  *operand = make_operand(sizes, like, usages);
+  output->blocks = fused_copies(*operand);
+  output->blocks.has_square_tiles = with_2d_quantization;
+  return true;
 }
 
 CopyFormat NVFP4Quantizer::copy_format(bool is_columnwise) const {

@@ -134,12 +134,17 @@ class BlockQuantizer : public Quantizer {
 
  protected:
   OperandCopy make_copy(at::IntArrayRef sizes, const at::Tensor& like, bool is_columnwise) const;
+  // The copies that products of these usages read, not filled; where a kernel puts them.
+  Operand make_operand(at::IntArrayRef sizes, const at::Tensor& like, const Usages& usages) const;
+  static BlockQuantizedOutput fused_copies(const Operand& operand);
 };
 
 class Float8BlockQuantizer : public BlockQuantizer {
  public:
   void update(const at::Tensor& input, Operand* operand, const float* noop) override;
   CopyFormat copy_format(bool is_columnwise) const override;
+  bool prepare_fused(at::IntArrayRef sizes, const at::Tensor& like, const Usages& usages,
+                     Operand* operand, QuantizedOutput* output) override;
   bool is_requantization_safe() const override { return true; }
 
   float amax_epsilon = 0.0F;
@@ -151,6 +156,8 @@ class MXFP8Quantizer : public BlockQuantizer {
  public:
   void update(const at::Tensor& input, Operand* operand, const float* noop) override;
   CopyFormat copy_format(bool is_columnwise) const override;
+  bool prepare_fused(at::IntArrayRef sizes, const at::Tensor& like, const Usages& usages,
+                     Operand* operand, QuantizedOutput* output) override;
   bool is_requantization_safe() const override { return true; }
 
   bool with_2d_quantization = false;
