@@ -69,25 +69,26 @@ TE_INLINE Vi encode_ordinary(const Elements& elements, Vf multiplier) {
 }
 
 // What blocks are encoded with by the short way, and whether that may be taken: all numbers are
-// tame; where a block is not 0 its scale is neither denormal nor clamped; and the tensor's scale is
-// neither tiny nor huge.
+// tame; where a block is not 0 it is not tiny and its scale is neither denormal nor clamped; and
+// the tensor's scale is neither tiny nor huge.
 //
 // Where a scale of normal size follows amax, |x| * multiplier is at most 6 * 17 / 16 and a little:
-// E4M3 rounds down by at most 1 / 16 of itself; 464 still rounds to the largest scale. So nothing
-// saturates. And the factor of the transform may be moved from the elements to the tensor's scale:
-// both are exact, or the element becomes 0 either way.
+// E4M3 rounds down by at most 1 / 16 of itself; 464 still rounds to the largest scale. A target of
+// 0 comes of an amax of 0. So nothing saturates. The factor of the transform may be moved from the
+// elements to the tensor's scale: both are exact where amax is 0 or not below 2^-100.
 struct OrdinaryScale {
   Vi code;
   Vf multiplier;
 };
 
 TE_INLINE bool is_ordinary(const numerics::Nvfp4Scale& tensor) {
-  return tensor.scale > 0x1p-90F && tensor.scale < 0x1p90F;
+  return tensor.scale > 0x1p-20F && tensor.scale < 0x1p90F;
 }
 
 class OrdinaryCheck {
  public:
-  TE_INLINE void add_amax(Vf amax) { failed_ = failed_ | !less(amax, set1(kTameLimit)); }
+  // NaN is above all numbers.
+  TE_INLINE void add_amax(Vf amax) { largest_amax_ = max_int(largest_amax_, as_int(amax)); }
 
   // For elements that are `unit` times the vectors: 1, or the transform's factor.
   static TE_INLINE TensorScale with_unit(const TensorScale& tensor, float unit) {
@@ -97,21 +98,36 @@ class OrdinaryCheck {
   TE_INLINE OrdinaryScale scale(Vf amax, const TensorScale& tensor) {
     using Constants = Fp8Constants<numerics::E4M3>;
     const Vf target = amax * tensor.over_six;
-    const Vf normal = max(target, set1(Constants::kMinNormal));
-    failed_ = failed_ | less(set1(464.0F), target) | (less(target, normal) & less(zero(), amax));
-    const Vf addend =
-        as_float(as_int(normal) & set1_int(static_cast<int32_t>(numerics::kFloatExponentBits))) *
-        set1(Constants::kStepsPerBinade);
+    smallest_amax_ = min_unsigned(smallest_amax_, as_int(amax) - set1_int(1));
+    largest_target_ = max_int(largest_target_, as_int(target));
+    smallest_target_ = min_unsigned(smallest_target_, as_int(target) - set1_int(1));
+    const Vf addend = as_float(as_int(max(target, set1(Constants::kMinNormal))) &
+                               set1_int(static_cast<int32_t>(numerics::kFloatExponentBits))) *
+                      set1(Constants::kStepsPerBinade);
     const Vf sum = addend + target;
     const Vi code = as_int(sum) + shift_right_logical<Constants::kShift>(as_int(sum));
     const Vf multiplier = set1(1.0F) / ((sum - addend) * tensor.inverse);
     return {(code - set1_int(Constants::kSurplus)) & set1_int(0x7F),
             min(multiplier, set1(numerics::kFloatMax))};
   }
-  TE_INLINE bool is_passed() const { return !any(failed_); }
+
+  TE_INLINE bool is_passed() const {
+    constexpr float kMinNormal = Fp8Constants<numerics::E4M3>::kMinNormal;
+    return !any(above(largest_amax_, kTameLimit) | above(largest_target_, 464.0F) |
+                below(smallest_target_, kMinNormal) | below(smallest_amax_, 0x1p-100F));
+  }
 
  private:
-  Mask failed_ = less(zero(), zero());
+  // Positive floats are ordered as their bits are; less one, 0 is the largest unsigned number.
+  static TE_INLINE Mask above(Vi bits, float limit) { return !less(as_float(bits), set1(limit)); }
+  static TE_INLINE Mask below(Vi bits_less_one, float limit) {
+    return less(as_float(bits_less_one & set1_int(INT32_MAX)), set1(limit));
+  }
+
+  Vi largest_amax_ = set1_int(0);
+  Vi smallest_amax_ = set1_int(-1);
+  Vi largest_target_ = set1_int(0);
+  Vi smallest_target_ = set1_int(-1);
 };
 
 template <typename Elements>

@@ -52,36 +52,53 @@ TE_INLINE void finish_streaming() {
 #endif
 }
 
-// `out` is the first row's; `stream` needs rows aligned to 64 bytes.
-TE_INLINE void write_codes(const Strip& strip, const StripExtent& extent, uint8_t* out,
-                           int64_t stride_bytes, bool stream) {
-  constexpr int kParts = kStripWords / kWidth;
-  constexpr int kPartBytes = kWidth * static_cast<int>(sizeof(float));
-  Vf parts[kParts][kWidth];
-  for (int part = 0; part < kParts; ++part) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kWidth; ++i) {
-      parts[part][i] = load(strip.words[part * kWidth + i]);
+// The lines of a strip: words[p][r] is part p of row r.
+constexpr int kStripParts = kStripWords / kWidth;
+constexpr int kPartBytes = kWidth * static_cast<int>(sizeof(float));
+struct StripLines {
+  Vf words[kStripParts][kWidth];
+
+  TE_INLINE explicit StripLines(const Strip& strip) {
+    TE_UNROLL
+    for (int part = 0; part < kStripParts; ++part) {
+      TE_UNROLL
+      for (int i = 0; i < kWidth; ++i) {
+        words[part][i] = load(strip.words[part * kWidth + i]);
+      }
+      transpose(words[part]);
     }
-    transpose(parts[part]);
   }
-  const bool is_whole = extent.blocks == kStripBlocks;
-  for (int row = 0; row < extent.rows; ++row) {
-    uint8_t* line = out + row * stride_bytes;
-    if (is_whole) {
-#pragma GCC unroll 4
-      for (int part = 0; part < kParts; ++part) {
-        uint8_t* address = line + part * kPartBytes;
-        stream ? stream_words(address, parts[part][row])
-               : store(reinterpret_cast<float*>(address), parts[part][row]);
+};
+
+// All of a strip; streaming needs rows aligned to 64 bytes.
+template <bool kStream>
+TE_INLINE void write_whole_codes(const Strip& strip, uint8_t* out, int64_t stride_bytes) {
+  const StripLines lines(strip);
+  TE_UNROLL
+  for (int row = 0; row < kWidth; ++row) {
+    TE_UNROLL
+    for (int part = 0; part < kStripParts; ++part) {
+      uint8_t* address = out + part * kPartBytes;
+      if constexpr (kStream) {
+        stream_words(address, lines.words[part][row]);
+      } else {
+        store(reinterpret_cast<float*>(address), lines.words[part][row]);
       }
-    } else {
-      float words[kStripWords];
-      for (int part = 0; part < kParts; ++part) {
-        store(words + part * kWidth, parts[part][row]);
-      }
-      __builtin_memcpy(line, words, static_cast<uint64_t>(extent.blocks * kBlockBytes));
     }
+    out += stride_bytes;
+  }
+}
+
+[[gnu::noinline]] void write_part_of_codes(const Strip& strip, const StripExtent& extent,
+                                           uint8_t* out, int64_t stride_bytes) {
+  const StripLines lines(strip);
+  for (int row = 0; row < extent.rows; ++row) {
+    float words[kStripWords];
+    for (int part = 0; part < kStripParts; ++part) {
+      store(words + part * kWidth, lines.words[part][row]);
+    }
+    __builtin_memcpy(out + row * stride_bytes, words,
+                     static_cast<uint64_t>(extent.blocks * kBlockBytes));
   }
 }
 
@@ -97,18 +114,18 @@ TE_INLINE void write_scales(const Strip& strip, const StripExtent& extent, uint8
   alignas(64) float joined[2][kWidth];
   store(joined[0], as_float(join_scales(strip.scales)));
   store(joined[1], as_float(join_scales(strip.scales + 4)));
+  const bool is_run = col_stride == 1 && extent.blocks == kStripBlocks;
   for (int row = 0; row < extent.rows; ++row) {
-    uint8_t codes[kStripBlocks];
-    __builtin_memcpy(codes, &joined[0][row], 4);
-    __builtin_memcpy(codes + 4, &joined[1][row], 4);
-    uint8_t* line = out + row * row_stride;
-    if (col_stride == 1 && extent.blocks == kStripBlocks) {
-      __builtin_memcpy(line, codes, sizeof(codes));
-      continue;
+    if (is_run) {
+      __builtin_memcpy(out, &joined[0][row], 4);
+      __builtin_memcpy(out + 4, &joined[1][row], 4);
+    } else {
+      for (int block = 0; block < extent.blocks; ++block) {
+        __builtin_memcpy(out + block * col_stride,
+                         reinterpret_cast<const char*>(&joined[block / 4][row]) + block % 4, 1);
+      }
     }
-    for (int block = 0; block < extent.blocks; ++block) {
-      line[block * col_stride] = codes[block];
-    }
+    out += row_stride;
   }
 }
 
@@ -121,9 +138,15 @@ struct StripPlace {
 
 TE_INLINE void write_strip(const Strip& strip, const Nvfp4CopyTile& copy, const StripPlace& place,
                            const StripExtent& extent, bool stream) {
-  write_codes(strip, extent,
-              copy.data + place.row * copy.data_stride_bytes + place.block * kBlockBytes,
-              place.row_step * copy.data_stride_bytes, stream);
+  uint8_t* out = copy.data + place.row * copy.data_stride_bytes + place.block * kBlockBytes;
+  const int64_t stride_bytes = place.row_step * copy.data_stride_bytes;
+  if (extent.blocks != kStripBlocks || extent.rows != kWidth) {
+    write_part_of_codes(strip, extent, out, stride_bytes);
+  } else if (stream) {
+    write_whole_codes<true>(strip, out, stride_bytes);
+  } else {
+    write_whole_codes<false>(strip, out, stride_bytes);
+  }
   write_scales(
       strip, extent,
       copy.scales + place.row * copy.scale_row_stride + place.block * copy.scale_col_stride,

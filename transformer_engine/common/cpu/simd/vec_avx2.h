@@ -44,6 +44,7 @@ TE_INLINE Vf copysign(Vf magnitude, Vf sign) {
 
 TE_INLINE Vi operator+(Vi a, Vi b) { return {_mm256_add_epi32(a.v, b.v)}; }
 TE_INLINE Vi operator-(Vi a, Vi b) { return {_mm256_sub_epi32(a.v, b.v)}; }
+TE_INLINE Vi min_unsigned(Vi a, Vi b) { return {_mm256_min_epu32(a.v, b.v)}; }
 TE_INLINE Vi max_int(Vi a, Vi b) { return {_mm256_max_epi32(a.v, b.v)}; }
 TE_INLINE Vi operator&(Vi a, Vi b) { return {_mm256_and_si256(a.v, b.v)}; }
 TE_INLINE Vi operator|(Vi a, Vi b) { return {_mm256_or_si256(a.v, b.v)}; }

@@ -46,6 +46,7 @@ TE_INLINE Vf copysign(Vf magnitude, Vf sign) {
 
 TE_INLINE Vi operator+(Vi a, Vi b) { return {_mm512_add_epi32(a.v, b.v)}; }
 TE_INLINE Vi operator-(Vi a, Vi b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+TE_INLINE Vi min_unsigned(Vi a, Vi b) { return {_mm512_min_epu32(a.v, b.v)}; }
 TE_INLINE Vi max_int(Vi a, Vi b) { return {_mm512_max_epi32(a.v, b.v)}; }
 TE_INLINE Vi operator&(Vi a, Vi b) { return {_mm512_and_si512(a.v, b.v)}; }
 TE_INLINE Vi operator|(Vi a, Vi b) { return {_mm512_or_si512(a.v, b.v)}; }

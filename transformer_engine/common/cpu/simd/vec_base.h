@@ -37,6 +37,10 @@ TE_INLINE Vi operator+(Vi a, Vi b) {
 TE_INLINE Vi operator-(Vi a, Vi b) {
   return {reinterpret_cast<Int4>(reinterpret_cast<Uint4>(a.v) - reinterpret_cast<Uint4>(b.v))};
 }
+TE_INLINE Vi min_unsigned(Vi a, Vi b) {
+  const Int4 is_less = reinterpret_cast<Uint4>(a.v) < reinterpret_cast<Uint4>(b.v);
+  return {(a.v & is_less) | (b.v & ~is_less)};
+}
 TE_INLINE Vi max_int(Vi a, Vi b) { return {(a.v & (a.v > b.v)) | (b.v & ~(a.v > b.v))}; }
 TE_INLINE Vi operator&(Vi a, Vi b) { return {a.v & b.v}; }
 TE_INLINE Vi operator|(Vi a, Vi b) { return {a.v | b.v}; }
