@@ -8,6 +8,7 @@ import math
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed import checkpoint
@@ -88,6 +89,43 @@ def test_quantizers_refuse_what_they_cannot_do(make):
         with pytest.raises(ValueError, match="usage are both off"):
             call()
     assert_same_buffers(tensor, before)
+
+
+@ALL
+def test_sources_and_flags_that_are_none_are_refused(make):
+    tensor, values = make_tensor(make), random_tensor(SHAPE, seed=1)
+    before = tensor.clone()
+    for src in (None, [1.0]):
+        with pytest.raises(
+            TypeError, match=rf"update_quantized: tensor is a {type(src).__name__}; a torch"
+        ):
+            make().update_quantized(src, tensor)
+    for flag, text in {
+        "x": "a str",
+        True: "a bool",
+        torch.ones(2): r"a tensor of shape \(2,\) on cpu",
+        torch.ones(1, device="meta"): r"a tensor of shape \(1,\) on meta",
+    }.items():
+        with pytest.raises(TypeError, match=f"update_quantized: noop_flag is {text}; a tensor of"):
+            tensor.quantize_(values, noop_flag=flag)
+    assert_same_buffers(tensor, before)
+    quantizer = make()
+    quantizer.internal = True
+    tensor.quantize_(quantizer(values))  # a plain storage
+    assert_identical(tensor.dequantize(), make()(make()(values).dequantize()).dequantize())
+
+
+@ALL
+def test_what_reads_memory_directly_reads_values_or_is_refused(make):
+    tensor = make_tensor(make)
+    expected = make()(tensor.dequantize().apply_(lambda x: 2 * x))
+    assert tensor.apply_(lambda x: 2 * x) is tensor
+    assert_same_buffers(tensor, expected)
+    for read in (torch.from_dlpack, np.from_dlpack):
+        with pytest.raises(BufferError, match=r"no memory of torch\.float32 to share"):
+            read(tensor)
+    with pytest.raises(RuntimeError, match="apply_: the tensor requires grad"):
+        tensor.requires_grad_().apply_(lambda x: x)
 
 
 @BLOCKS

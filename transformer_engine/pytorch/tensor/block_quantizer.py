@@ -12,7 +12,7 @@ import torch
 from ..arguments import check_flag
 from ..constants import DType
 from .core_quantizer import CoreQuantizer, check_destination
-from .quantizer import as_quantizable
+from .quantizer import as_quantizable, is_noop
 from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy, copy_layout
 from .storage.float8_tensor_storage import count_write
 
@@ -163,7 +163,7 @@ class BlockScaledQuantizer(CoreQuantizer):
         """
         owner = f"{type(self).__name__}.update_quantized"
         check_destination(owner, src, dst, self._storage_class)
-        if noop_flag is not None and noop_flag.item() != 0:
+        if is_noop(owner, noop_flag):
             return dst
         dst._check_scales_readable("quantize_")
         source = as_quantizable(owner, src).to(dst.device)

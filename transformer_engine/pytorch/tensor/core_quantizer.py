@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..constants import DType
-from .quantizer import Quantizer
+from .quantizer import Quantizer, check_quantizable
 
 FP8_MAX = {DType.kFloat8E4M3: 448.0, DType.kFloat8E5M2: 57344.0}
 
@@ -29,6 +29,7 @@ def check_destination(owner: str, src: torch.Tensor, dst: Any, storage_class: An
     if not isinstance(dst, storage_class):
         name = storage_class.tensor_class.__name__
         raise TypeError(f"{owner}: dst is a {type(dst).__name__}; a {name} is required.")
+    check_quantizable(owner, src)
     if src.shape != dst.size():
         raise ValueError(
             f"{owner}: src has shape {tuple(src.shape)}; the shape of dst, {tuple(dst.size())}, is "

@@ -20,7 +20,7 @@ from ..arguments import check_flag, check_tensor
 from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .core_quantizer import CoreQuantizer, check_destination, check_fp8_dtype
-from .quantizer import as_quantizable, register_core
+from .quantizer import as_quantizable, is_noop, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage, count_write
 
 _Float8QuantizerT = TypeVar("_Float8QuantizerT", bound="Float8QuantizerBase")
@@ -210,7 +210,7 @@ class Float8QuantizerBase(CoreQuantizer):
         """
         owner = f"{type(self).__name__}.update_quantized"
         check_destination(owner, src, dst, Float8TensorStorage)
-        if noop_flag is not None and noop_flag.item() != 0:
+        if is_noop(owner, noop_flag):
             return dst
         source = as_quantizable(owner, src).to(dst.device)
         if dst._whole is not None:

@@ -12,10 +12,11 @@ import torch
 from ..arguments import check_choice, received
 from .core_quantizer import check_destination
 from .quantized_tensor import QuantizedTensor
-from .quantizer import Quantizer
+from .quantizer import Quantizer, is_noop
 from .shared_view_tensor import SharedViewTensor, raw_views
 from .storage.float8_tensor_storage import count_write
 from .storage.hybrid_tensor_storage import Half, HybridQuantizedTensorStorage
+from .storage.quantized_storage import QuantizedTensorStorage
 
 __all__ = ["HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"]
 
@@ -181,12 +182,11 @@ class HybridQuantizer(Quantizer):
         TypeError, ValueError
             If `dst` is of another format or shape.
         """
-        check_destination(
-            f"{type(self).__name__}.update_quantized", src, dst, HybridQuantizedTensorStorage
-        )
-        if noop_flag is not None and noop_flag.item() != 0:
+        owner = f"{type(self).__name__}.update_quantized"
+        check_destination(owner, src, dst, HybridQuantizedTensorStorage)
+        if is_noop(owner, noop_flag):
             return dst
-        plain = src.dequantize() if isinstance(src, QuantizedTensor) else src.detach()
+        plain = src.dequantize() if isinstance(src, QuantizedTensorStorage) else src.detach()
         is_chained = self.columnwise_source == "rowwise_dequantized"
         has_columnwise = dst._columnwise_storage is not None or self.columnwise_usage
         rowwise = dst._rowwise_storage

@@ -11,8 +11,9 @@ import torch
 
 from .fsdp_tensor import FsdpTensor
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten
-from .quantizer import Quantizer
+from .quantizer import Quantizer, check_quantizable, is_noop
 from .storage.identity_tensor_storage import IdentityTensorStorage
+from .storage.quantized_storage import QuantizedTensorStorage
 
 __all__ = ["IdentityQuantizer", "IdentityTensor", "IdentityTensorStorage"]
 
@@ -83,13 +84,14 @@ class IdentityQuantizer(Quantizer):
             raise TypeError(
                 f"{owner}: dst is a {type(dst).__name__}; an IdentityTensor with data is required."
             )
+        check_quantizable(owner, src)
         if src.shape != dst.size():
             raise ValueError(
                 f"{owner}: src has shape {tuple(src.shape)}; the shape of dst, "
                 f"{tuple(dst.size())}, is required."
             )
-        if noop_flag is None or noop_flag.item() == 0:
-            plain = src.dequantize() if isinstance(src, QuantizedTensor) else src.detach()
+        if not is_noop(owner, noop_flag):
+            plain = src.dequantize() if isinstance(src, QuantizedTensorStorage) else src.detach()
             dst._hp_data.copy_(plain)
         return dst
 

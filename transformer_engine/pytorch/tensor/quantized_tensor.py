@@ -287,6 +287,22 @@ class QuantizedTensor(torch.Tensor):
         """An empty storage: the nominal dtype has no memory."""
         return torch.UntypedStorage(0, device=self.device)
 
+    def apply_(self: _TensorT, callable: Callable[[Any], Any]) -> _TensorT:  # torch's name
+        """`torch.Tensor.apply_`, which would look for memory: on the dequantized values."""
+        if self.requires_grad:
+            raise RuntimeError(
+                f"{type(self).__name__}.apply_: the tensor requires grad; one that does not is "
+                "required. Use detach().apply_(...)."
+            )
+        self.copy_(self.dequantize().apply_(callable))
+        return self
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError(
+            f"{type(self).__name__}.__dlpack__: there is no memory of {self.dtype} to share; a "
+            "plain tensor is required. Dequantize first."
+        )
+
     def is_pinned(self, *args: Any) -> bool:
         """Whether all buffers are in pinned memory."""
         return all(buffer is None or buffer.is_pinned() for buffer in self._buffers().values())

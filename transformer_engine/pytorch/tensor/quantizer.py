@@ -52,6 +52,21 @@ def check_quantizable(owner: str, tensor: Any) -> None:
         )
 
 
+def is_noop(owner: str, noop_flag: Any) -> bool:
+    """Whether a flag tells to leave the destination as it is."""
+    if noop_flag is None:
+        return False
+    if not isinstance(noop_flag, torch.Tensor) or noop_flag.numel() != 1 or noop_flag.is_meta:
+        received = type(noop_flag).__name__
+        if isinstance(noop_flag, torch.Tensor):
+            received = f"tensor of shape {tuple(noop_flag.shape)} on {noop_flag.device}"
+        raise TypeError(
+            f"{owner}: noop_flag is a {received}; a tensor of one element, 0 to write and other "
+            "values to leave the destination as it is, or None is required."
+        )
+    return bool(noop_flag.item() != 0)
+
+
 def as_quantizable(owner: str, tensor: torch.Tensor) -> torch.Tensor:
     """A plain contiguous FP32, BF16 or FP16 tensor of the same values (FP64 is rounded to FP32)."""
     check_quantizable(owner, tensor)
