@@ -272,6 +272,34 @@ TEST_P(BlockDequantizeKernelsTest, DequantizesFp8OfAnyShapeAsTheReference) {
   }
 }
 
+// More columns than are decoded at once.
+TEST_P(BlockDequantizeKernelsTest, DequantizesLongRowsAsTheReference) {
+  for (const BlockKind kind :
+       {BlockKind::kFp8Rows, BlockKind::kFp8Tiles, BlockKind::kMxRows, BlockKind::kMxColumns}) {
+    BlockCopy copy(kind, DType::kFloat8E4M3, 3, 9001);
+    fill_random_bytes(copy.data(), 7);
+    std::memset(copy.scales().data<void>(), 0x3E, copy.scales().size_bytes());
+    expect_dequantized_as_reference(*GetParam().table, copy.view());
+  }
+}
+
+// Any block, also one that does not divide what is decoded at once.
+TEST_P(BlockDequantizeKernelsTest, DequantizesBlocksOfAnySizeAsTheReference) {
+  constexpr int64_t kBlocks[][2] = {{1, 1}, {3, 48}, {2, 1000}, {7, 16}, {5, 3}};
+  Matrix codes(DType::kFloat8E5M2, 17, 2500);
+  fill_random_bytes(codes, 4);
+  Matrix scales(DType::kFloat32, 17, 2500);
+  fill_random(scales, 5);
+  for (const auto& [block_rows, block_cols] : kBlocks) {
+    expect_dequantized_as_reference(*GetParam().table, {.data = codes.view(),
+                                                        .scales = {.data = scales.data<void>(),
+                                                                   .block_rows = block_rows,
+                                                                   .block_cols = block_cols,
+                                                                   .row_stride = 2500,
+                                                                   .col_stride = 1}});
+  }
+}
+
 TEST_P(BlockDequantizeKernelsTest, DequantizesE2M1OfAnyShapeAsTheReference) {
   for (const auto& [rows, cols] : kTallShapes) {
     const int64_t blocks = (cols + 15) / 16;

@@ -224,27 +224,45 @@ TE_INLINE Bf16 decode_one_bf16(uint8_t code) {
   return {static_cast<uint16_t>((sign_and_upper << 8) | table.lower[code & 0x7F])};
 }
 
+#if TE_ISA_LEVEL >= 3
+
+// BF16 values of kBulk codes, exact.
+template <typename Format>
+TE_INLINE Bf16Registers decode_registers(Register codes) {
+  const auto& table = kBf16OfCode<Format>;
+  // Unpacking works on 128-bit lanes: give lane i the eight codes i and the eight codes i + 4.
+  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m512i index = _mm512_permutexvar_epi64(order, codes);
+  const __m512i lower =
+      _mm512_permutex2var_epi8(load_register(table.lower), index, load_register(table.lower + 64));
+  const __m512i magnitude =
+      _mm512_permutex2var_epi8(load_register(table.upper), index, load_register(table.upper + 64));
+  const __m512i upper =
+      _mm512_ternarylogic_epi32(magnitude, index, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
+  return {_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper)};
+}
+
+// BF16 times FP32, rounded to FP32 and then to BF16. Calls multiply(even or odd lanes, their
+// scale).
+template <typename Multiply>
+TE_INLINE Register scale_register(Register bf16, HalfScales scale, const Multiply& multiply) {
+  const Vi pairs = {bf16};
+  const Vf even = multiply(as_float(shift_left<16>(pairs)), scale.even);
+  const Vf odd = multiply(as_float(pairs & set1_int(static_cast<int32_t>(0xFFFF0000U))), scale.odd);
+  return _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(round_bf16(even), 16),
+                                 round_bf16(odd));
+}
+
+#endif
+
 // out[i] = BF16 value of codes[i]: exact, as every FP8 value is a BF16 value. kStream needs `out`
 // aligned to 64 bytes and stores around the caches (where the instruction set gains by it).
 template <typename Format, bool kStream = false>
 TE_INLINE void decode_bf16(const uint8_t* codes, Bf16* out, int64_t n) {
   int64_t i = 0;
 #if TE_ISA_LEVEL >= 3
-  const auto& table = kBf16OfCode<Format>;
-  const __m512i lower_0 = load_register(table.lower);
-  const __m512i lower_1 = load_register(table.lower + 64);
-  const __m512i upper_0 = load_register(table.upper);
-  const __m512i upper_1 = load_register(table.upper + 64);
-  // Unpacking works on 128-bit lanes: give lane i the eight codes i and the eight codes i + 4.
-  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
   for (; i + kBulk <= n; i += kBulk) {
-    const __m512i index = _mm512_permutexvar_epi64(order, load_register(codes + i));
-    const __m512i lower = _mm512_permutex2var_epi8(lower_0, index, lower_1);
-    const __m512i magnitude = _mm512_permutex2var_epi8(upper_0, index, upper_1);
-    const __m512i upper = _mm512_ternarylogic_epi32(
-        magnitude, index, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
-    const __m512i first = _mm512_unpacklo_epi8(lower, upper);
-    const __m512i second = _mm512_unpackhi_epi8(lower, upper);
+    const auto [first, second] = decode_registers<Format>(load_register(codes + i));
     if constexpr (kStream) {
       stream_register(out + i, first);
       stream_register(out + i + 32, second);
