@@ -9,10 +9,12 @@ import math
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import transformer_engine.pytorch as te
 from helpers.formats import E4M3, E5M2, FORMATS, decode_table, encode_reference
+from helpers.ranks import ranks
 from helpers.tolerances import gamma
 from transformer_engine.common.recipe import (
     CustomRecipe,
@@ -529,20 +531,25 @@ def test_random_state_trackers_stay():
     assert not torch.equal(generator.get_state(), state)
 
 
-def test_a_compiled_and_a_data_parallel_model_are_reported_inside(tmp_path):
+def test_a_compiled_model_is_reported_inside():
     model = torch.nn.Sequential(te.Linear(16, 16))
-    compiled = torch.compile(model, backend="eager")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
-    )
-    try:
-        parallel = torch.nn.parallel.DistributedDataParallel(model)
-        for wrapped in (compiled, parallel):
-            report = te.numerics_report(wrapped, draw(4, 16), recipe=CURRENT)
-            assert {row.module for row in report.rows} == {"0"}
-        parallel(draw(4, 16)).sum().backward()  # its own bookkeeping is intact
-    finally:
-        torch.distributed.destroy_process_group()
+    check_inside(torch.compile(model, backend="eager"))
+
+
+def check_inside(wrapped):
+    report = te.numerics_report(wrapped, draw(4, 16), recipe=CURRENT)
+    assert {row.module for row in report.rows} == {"0"}
+
+
+def report_in_parallel(_rank):
+    parallel = DistributedDataParallel(torch.nn.Sequential(te.Linear(16, 16)))
+    check_inside(parallel)
+    parallel(draw(4, 16)).sum().backward()  # its own bookkeeping is intact
+
+
+@pytest.mark.slow  # starts processes
+def test_a_data_parallel_model_is_reported_inside():
+    ranks(2).run(report_in_parallel)
 
 
 # --- text and data ----------------------------------------------------------------------------
