@@ -725,15 +725,18 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         key = prefix + "_extra_state"
         # First: casts below need the scale and are observed, and a state that is refused changes
         # no parameter.
+        arguments = (prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         if key in state_dict and self.num_gemms > 0:
             self.set_extra_state(state_dict[key])
-            # torch would set it once more, after the casts.
-            state_dict = {name: value for name, value in state_dict.items() if name != key}
-        elif any(name.startswith(prefix) for name in state_dict):
-            self._forget_recipe_state()  # weights of a plain module
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+            own = state_dict.pop(key)  # torch would set it once more, after the casts
+            try:
+                super()._load_from_state_dict(state_dict, *arguments)
+            finally:
+                state_dict[key] = own
+        else:
+            if any(name.startswith(prefix) for name in state_dict):
+                self._forget_recipe_state()  # weights of a plain module
+            super()._load_from_state_dict(state_dict, *arguments)
         if key in missing_keys:
             missing_keys.remove(key)
         if key in unexpected_keys:  # of a norm, from another release: nothing to restore

@@ -15,7 +15,7 @@ __all__ = ["LayerError", "NumericsReport", "OperandRow"]
 class OperandRow:
     """One quantized operand of one product.
 
-    Attributes
+    Parameters
     ----------
     module : str
         Name in the model, with ``.fc1`` or ``.fc2`` for the two products of a `LayerNormMLP`.
@@ -62,7 +62,7 @@ class OperandRow:
 class LayerError:
     """The error of one result of one layer against FP32 arithmetic on the same values.
 
-    Attributes
+    Parameters
     ----------
     module : str
     call : int
@@ -87,7 +87,7 @@ class LayerError:
 class NumericsReport:
     """What `numerics_report` found; its text is two tables.
 
-    Attributes
+    Parameters
     ----------
     recipe : str
         Text of the recipe in force around the model.
