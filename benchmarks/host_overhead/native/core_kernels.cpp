@@ -6,9 +6,11 @@
 // the core, these definitions take the place of the core's own (ELF symbol interposition), whose
 // declarations are included so that a changed signature fails to compile.
 #include "cpu/activation.h"
+#include "cpu/block_scaling.h"
 #include "cpu/cast.h"
 #include "cpu/gemm.h"
 #include "cpu/normalization.h"
+#include "cpu/nvfp4.h"
 #include "cpu/softmax.h"
 #include "kernel_count.h"
 
@@ -26,6 +28,13 @@ void cpu::norm_forward(const NormForwardArgs& args, const Context& context) { co
 void cpu::norm_backward(const NormBackwardArgs& args, const Context& context) { count(); }
 void cpu::quantize(const QuantizeArgs& args, const Context& context) { count(); }
 void cpu::dequantize(const DequantizeArgs& args, const Context& context) { count(); }
+void cpu::quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args, const Context& context) {
+  count();
+}
+void cpu::quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context) { count(); }
+void cpu::dequantize_blocks(const DequantizeBlocksArgs& args, const Context& context) { count(); }
+void cpu::compute_nvfp4_amax(const Nvfp4AmaxProblem& problem, const Context& context) { count(); }
+void cpu::quantize_nvfp4(const QuantizeNvfp4Args& args, const Context& context) { count(); }
 void cpu::transpose_bytes(const TransposeArgs& args, const Context& context) { count(); }
 void cpu::compute_amax(const AmaxArgs& args, const Context& context) { count(); }
 void cpu::delayed_scaling_update(const DelayedScalingUpdateArgs& args, const Context& context) {

@@ -1,0 +1,106 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Formats with one scale per block: quantization against torch's copy, products against torch.mm.
+
+Quantization makes both copies, rowwise and columnwise, and is compared in bytes per second with a
+BF16 `copy_` that reads and writes as much. NVFP4 finds the tensor's amax first, in another pass
+whose reading is not counted. Products read copies made beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
+import transformer_engine_torch as tex
+from benchmarks.harness import Case, Comparison, main, warm_empty
+
+E4M3, BFLOAT16 = 7, 6  # DType.kFloat8E4M3, DType.kBFloat16
+SIGNS = 0xD7E8  # any vector will do: the transform costs the same
+# Name -> (quantizer of an activation, quantizer of a weight, least share of the copy's bandwidth).
+FORMATS: dict[str, tuple[Any, Any, float]] = {
+    "FP8 blocks": (
+        tex.Float8BlockQuantizerCore(E4M3, True, True, 0.0, True, 1),
+        tex.Float8BlockQuantizerCore(E4M3, True, True, 0.0, True, 2),
+        0.6,
+    ),
+    "MXFP8": (
+        tex.MXFP8QuantizerCore(E4M3, True, True, False),
+        tex.MXFP8QuantizerCore(E4M3, True, True, False),
+        0.6,
+    ),
+    "NVFP4": (
+        tex.NVFP4QuantizerCore(
+            *(True, True, True, True, False, False, False),
+            **{"four_over_six": "", "e4m3_max": 448, "sign_mask": SIGNS},
+        ),
+        tex.NVFP4QuantizerCore(
+            *(True, True, False, False, True, False, False),
+            **{"four_over_six": "", "e4m3_max": 448, "sign_mask": 0},
+        ),
+        0.3,
+    ),
+}
+
+
+def _bytes(copies: tuple[Any, Any]) -> int:
+    buffers = [buffer for copy in copies for buffer in copy[:3] if buffer is not None]
+    return sum(buffer.numel() * buffer.element_size() for buffer in buffers)
+
+
+def quantize(name: str, rows: int, cols: int, threads: int, *, goal: float | None) -> Comparison:
+    """Both copies of an activation."""
+    quantizer = FORMATS[name][0]
+    x = warm_empty(rows, cols, dtype=torch.bfloat16).copy_(torch.randn(rows, cols))
+    target = warm_empty(rows, cols, dtype=torch.bfloat16)
+    copies = quantizer.quantize(x)
+    moved = x.numel() * x.element_size()
+    return Comparison(
+        f"quantize bfloat16 -> {name}, both copies, {rows}x{cols}",
+        Case("quantizer.update", lambda: quantizer.update(x, *copies), moved + _bytes(copies)),
+        [Case("torch copy_ bfloat16", lambda: target.copy_(x), 2 * moved)],
+        threads,
+        goal,
+    )
+
+
+def product(name: str, size: int, *, weight_gradient: bool, threads: int) -> Comparison:
+    """fprop or wgrad of square operands, BF16 result."""
+    for_input, for_weight, _ = FORMATS[name]
+    a, b = (torch.randn(size, size, dtype=torch.bfloat16) for _ in range(2))
+    second = for_input if weight_gradient else for_weight
+    sizes = [size, size]
+    a_copies, b_copies = for_input.quantize(a), second.quantize(b)
+
+    def ours() -> torch.Tensor:
+        return tex.gemm_copies(
+            *(sizes, *a_copies, weight_gradient, sizes, *b_copies, weight_gradient, BFLOAT16)
+        )
+
+    kind = "wgrad" if weight_gradient else "fprop"
+    flops = 2 * size**3
+    transposed = (a.t(), b) if weight_gradient else (a, b.t())
+    return Comparison(
+        f"{name} -> bf16 {size}x{size}x{size} {kind}",
+        Case("gemm", ours, flops=flops),
+        [Case("torch.mm bfloat16", lambda: torch.mm(*transposed), flops=flops)],
+        threads,
+        0.85,
+    )
+
+
+def comparisons() -> Iterator[Comparison]:
+    """All problems."""
+    for name, (_, _, share) in FORMATS.items():
+        yield quantize(name, 4096, 4096, 1, goal=share)
+        yield quantize(name, 1024, 1024, 1, goal=None)
+    for name in FORMATS:
+        for weight_gradient in (False, True):
+            yield product(name, 1024, weight_gradient=weight_gradient, threads=1)
+
+
+if __name__ == "__main__":
+    main("block_scaling", comparisons())
