@@ -14,33 +14,23 @@ from typing import Any
 
 import torch
 
-import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
+import transformer_engine.pytorch as te
 import transformer_engine_torch as tex
 from benchmarks.harness import Case, Comparison, main, warm_empty
 
-E4M3, BFLOAT16 = 7, 6  # DType.kFloat8E4M3, DType.kBFloat16
-SIGNS = 0xD7E8  # any vector will do: the transform costs the same
+E4M3 = te.DType.kFloat8E4M3
+_BOTH = {"rowwise": True, "columnwise": True}
 # Name -> (quantizer of an activation, quantizer of a weight, least share of the copy's bandwidth).
 FORMATS: dict[str, tuple[Any, Any, float]] = {
     "FP8 blocks": (
-        tex.Float8BlockQuantizerCore(E4M3, True, True, 0.0, True, 1),
-        tex.Float8BlockQuantizerCore(E4M3, True, True, 0.0, True, 2),
+        te.Float8BlockQuantizer(E4M3, block_scaling_dim=1, **_BOTH).native,
+        te.Float8BlockQuantizer(E4M3, block_scaling_dim=2, **_BOTH).native,
         0.6,
     ),
-    "MXFP8": (
-        tex.MXFP8QuantizerCore(E4M3, True, True, False),
-        tex.MXFP8QuantizerCore(E4M3, True, True, False),
-        0.6,
-    ),
+    "MXFP8": (te.MXFP8Quantizer(E4M3).native, te.MXFP8Quantizer(E4M3).native, 0.6),
     "NVFP4": (
-        tex.NVFP4QuantizerCore(
-            *(True, True, True, True, False, False, False),
-            **{"four_over_six": "", "e4m3_max": 448, "sign_mask": SIGNS},
-        ),
-        tex.NVFP4QuantizerCore(
-            *(True, True, False, False, True, False, False),
-            **{"four_over_six": "", "e4m3_max": 448, "sign_mask": 0},
-        ),
+        te.NVFP4Quantizer(with_rht=True, with_post_rht_amax=True).native,
+        te.NVFP4Quantizer(with_2d_quantization=True).native,
         0.3,
     ),
 }
@@ -75,10 +65,11 @@ def product(name: str, size: int, *, weight_gradient: bool, threads: int) -> Com
     sizes = [size, size]
     a_copies, b_copies = for_input.quantize(a), second.quantize(b)
 
+    first = (sizes, *a_copies, weight_gradient)
+    other = (sizes, *b_copies, weight_gradient)
+
     def ours() -> torch.Tensor:
-        return tex.gemm_copies(
-            *(sizes, *a_copies, weight_gradient, sizes, *b_copies, weight_gradient, BFLOAT16)
-        )
+        return tex.gemm_copies(*first, *other, int(te.DType.kBFloat16))
 
     kind = "wgrad" if weight_gradient else "fprop"
     flops = 2 * size**3

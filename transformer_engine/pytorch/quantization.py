@@ -66,8 +66,8 @@ __all__ = [
 ]
 
 
-def _answer(reason: str, return_reason: bool) -> bool | tuple[bool, str]:
-    return (not reason, reason) if return_reason else not reason
+def _available(return_reason: bool) -> bool | tuple[bool, str]:
+    return (True, "") if return_reason else True
 
 
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
@@ -78,22 +78,22 @@ def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     return_reason : bool, default False
         Also return why not: ``""`` when available.
     """
-    return _answer("", return_reason)
+    return _available(return_reason)
 
 
 def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Whether MXFP8 runs here; see `is_fp8_available` for the argument."""
-    return _answer("", return_reason)
+    return _available(return_reason)
 
 
 def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Whether FP8 block scaling runs here; see `is_fp8_available` for the argument."""
-    return _answer("", return_reason)
+    return _available(return_reason)
 
 
 def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Whether NVFP4 runs here; see `is_fp8_available` for the argument."""
-    return _answer("", return_reason)
+    return _available(return_reason)
 
 
 @functools.cache

@@ -25,7 +25,7 @@ struct Nvfp4Case {
   bool is_row_scaled = false;  // of the rowwise copy
   FourOverSix four_over_six = FourOverSix::kNone;
   float e4m3_max = 448.0F;
-  uint16_t signs = numerics::kHadamardSigns;
+  uint16_t signs = kHadamardSigns;
   uint64_t seed = 0x123456789ABCDEF0;
 
   std::string text() const {

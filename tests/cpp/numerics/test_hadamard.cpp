@@ -5,13 +5,14 @@
 #include "numerics/hadamard.h"
 
 #include <gtest/gtest.h>
+#include <transformer_engine/block_scaling.h>
 
 #include <cmath>
 #include <random>
 
 namespace {
 
-using transformer_engine::numerics::kHadamardSigns;
+using transformer_engine::kHadamardSigns;
 using transformer_engine::numerics::random_hadamard;
 
 // Entry (i, j) of diag(s) * H16 / 4.

@@ -74,19 +74,20 @@ def _decode_nvfp4(copy: tuple[Any, ...], rows: int, cols: int) -> torch.Tensor:
     return values[:, :kept] * scales * (factor[:, None] if flags & ROW_SCALED else factor)
 
 
-def quantized(core: Any, tensor: torch.Tensor, *, columnwise: bool) -> torch.Tensor:
-    """What a GEMM reads of a tensor that a native quantizer quantizes: float64.
+def quantized(
+    core: Any, tensor: torch.Tensor, *, columnwise: bool, alone: bool = True
+) -> torch.Tensor:
+    """What a GEMM reads of a matrix that a native quantizer quantizes: float64.
 
-    Rowwise [rows, cols] or columnwise [cols, rows].
+    Rowwise [rows, cols] or columnwise [cols, rows]; `alone` if only that copy is made.
     """
-    cols = tensor.shape[-1]
-    rows = tensor.numel() // cols if cols else tensor.shape[:-1].numel()
-    core.rowwise_usage, core.columnwise_usage = not columnwise, columnwise
+    rows, cols = tensor.shape
+    if alone:
+        core.rowwise_usage, core.columnwise_usage = not columnwise, columnwise
     copies = core.quantize(tensor)
     core.rowwise_usage = core.columnwise_usage = True
-    if not hasattr(core, "copy_format"):  # one scale per tensor: (data, transpose, scale_inv)
-        data = copies[1] if columnwise else copies[0]
-        copy = (data, copies[2], None, TENSOR, core.fp8_dtype, 0)
-    else:
-        copy = copies[1] if columnwise else copies[0]
+    if hasattr(core, "copy_format"):
+        copy = copies[columnwise]
+    else:  # one scale per tensor: (data, transpose, scale_inv)
+        copy = (copies[columnwise], copies[2], None, TENSOR, core.fp8_dtype, 0)
     return decode_stored(copy, columnwise, rows, cols)

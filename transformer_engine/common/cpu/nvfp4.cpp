@@ -95,7 +95,7 @@ Nvfp4CopyTile copy_tile(const BlockScaledMatrix& copy, TensorScales& tensor, int
     return {};
   }
   const BlockScales& scales = copy.scales;
-  const int64_t stride_bytes = ceil_divide(copy.data.cols, kBlock) * (kBlock / 2);
+  const int64_t stride_bytes = row_size_bytes(copy.data.dtype, copy.data.cols);
   return {.data = static_cast<uint8_t*>(copy.data.data) + row * stride_bytes + col / 2,
           .data_stride_bytes = stride_bytes,
           .scales = static_cast<uint8_t*>(scales.data) + scales.index(row, col),

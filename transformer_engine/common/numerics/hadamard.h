@@ -20,9 +20,6 @@ namespace transformer_engine::numerics {
 inline constexpr int kHadamardSize = 16;
 inline constexpr float kHadamardScale = 0.25F;
 
-// The fixed signs + + + - + - - - - - - + - + - -: bit i is set where s[i] is -1.
-inline constexpr uint16_t kHadamardSigns = 0xD7E8;
-
 // One stage, for floats and for vectors of floats.
 template <int kDistance, typename V>
 TE_NUMERIC void hadamard_butterflies(V (&v)[kHadamardSize]) {

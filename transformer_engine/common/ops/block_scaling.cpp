@@ -2,26 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <transformer_engine/block_scaling.h>
 
-#include "core/candidate.h"
 #include "core/checks.h"
 #include "cpu/block_scaling.h"
-#include "cuda/entry_points.h"
 #include "numerics/bits.h"
+#include "ops/candidates.h"
 #include "reference/block_scaling.h"
 
 namespace transformer_engine {
 
 namespace {
-
-template <typename Args>
-using Run = void (*)(const Args&, const Context&);
-
-template <typename Args, Run<Args> kCpu, Run<Args> kReference>
-constexpr Candidate<Args> kCandidates[] = {
-    {"cpu", &refuse_unless_cpu<Args>, kCpu},
-    cuda::kCandidate<Args>,
-    {"reference", &refuse_unless_cpu<Args>, kReference},
-};
 
 void check_quantize(const char* op, DType scale_dtype, const TensorView& input,
                     const BlockQuantizedOutput& output) {

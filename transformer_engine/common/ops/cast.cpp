@@ -2,26 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <transformer_engine/cast.h>
 
-#include "core/candidate.h"
 #include "core/checks.h"
 #include "cpu/cast.h"
-#include "cuda/entry_points.h"
 #include "numerics/bits.h"
+#include "ops/candidates.h"
 #include "reference/cast.h"
 
 namespace transformer_engine {
 
 namespace {
-
-template <typename Args>
-using Run = void (*)(const Args&, const Context&);
-
-template <typename Args, Run<Args> kCpu, Run<Args> kReference>
-constexpr Candidate<Args> kCandidates[] = {
-    {"cpu", &refuse_unless_cpu<Args>, kCpu},
-    cuda::kCandidate<Args>,
-    {"reference", &refuse_unless_cpu<Args>, kReference},
-};
 
 // One number: the reference is as fast as it gets.
 constexpr Candidate<ScaleFromAmaxArgs> kScaleFromAmax[] = {

@@ -2,28 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <transformer_engine/block_scaling.h>
 
-#include "core/candidate.h"
 #include "core/checks.h"
 #include "core/nvfp4_amax.h"
 #include "cpu/nvfp4.h"
-#include "cuda/entry_points.h"
 #include "numerics/nvfp4.h"
+#include "ops/candidates.h"
 #include "reference/nvfp4.h"
 
 namespace transformer_engine {
 
 namespace {
-
-constexpr Candidate<Nvfp4AmaxProblem> kAmaxCandidates[] = {
-    {"cpu", &refuse_unless_cpu<Nvfp4AmaxProblem>, &cpu::compute_nvfp4_amax},
-    cuda::kCandidate<Nvfp4AmaxProblem>,
-    {"reference", &refuse_unless_cpu<Nvfp4AmaxProblem>, &reference::compute_nvfp4_amax},
-};
-constexpr Candidate<QuantizeNvfp4Args> kQuantizeCandidates[] = {
-    {"cpu", &refuse_unless_cpu<QuantizeNvfp4Args>, &cpu::quantize_nvfp4},
-    cuda::kCandidate<QuantizeNvfp4Args>,
-    {"reference", &refuse_unless_cpu<QuantizeNvfp4Args>, &reference::quantize_nvfp4},
-};
 
 void check_four_over_six(const char* op, const QuantizeNvfp4Args& args) {
   const auto mode = static_cast<int>(args.four_over_six);
@@ -93,7 +81,9 @@ void compute_nvfp4_amax(const QuantizeNvfp4Args& args, const Context& context) {
   TE_CHECK(args.rowwise.scales.amax != nullptr || args.columnwise.scales.amax != nullptr ||
                args.input.numel() == 0,
            kOp, ": neither rowwise nor columnwise scales have an amax; at least one is required.");
-  run_first_candidate(kOp, kAmaxCandidates, {args}, context);
+  run_first_candidate(
+      kOp, kCandidates<Nvfp4AmaxProblem, cpu::compute_nvfp4_amax, reference::compute_nvfp4_amax>,
+      {args}, context);
 }
 
 void quantize_nvfp4(const QuantizeNvfp4Args& args, const Context& context) {
@@ -103,7 +93,9 @@ void quantize_nvfp4(const QuantizeNvfp4Args& args, const Context& context) {
            ": neither rowwise nor columnwise is given; at least one is required.");
   check_copy(kOp, "rowwise", args.rowwise, args.input.rows, args.input.cols);
   check_copy(kOp, "columnwise", args.columnwise, args.input.cols, args.input.rows);
-  run_first_candidate(kOp, kQuantizeCandidates, args, context);
+  run_first_candidate(
+      kOp, kCandidates<QuantizeNvfp4Args, cpu::quantize_nvfp4, reference::quantize_nvfp4>, args,
+      context);
 }
 
 }  // namespace transformer_engine

@@ -113,8 +113,7 @@ void quantize_mxfp8_copy(const QuantizeMxfp8Args& args, const BlockScaledMatrix&
 float element(const TensorView& data, int64_t row, int64_t col) {
   const auto* bytes = static_cast<const uint8_t*>(data.data);
   if (data.dtype == DType::kFloat4E2M1) {
-    constexpr int64_t kBlock = 16;
-    const int64_t row_bytes = (data.cols + kBlock - 1) / kBlock * (kBlock / 2);
+    const int64_t row_bytes = row_size_bytes(data.dtype, data.cols);
     const uint8_t packed = bytes[row * row_bytes + col / 2];
     return numerics::decode<numerics::E2M1>(numerics::unpack_e2m1(packed, col % 2 != 0));
   }

@@ -3,6 +3,7 @@
 """Casts and the native quantizers."""
 
 from transformer_engine_torch import (
+    HADAMARD_SIGNS,
     Float8BlockQuantizerCore,
     Float8CurrentScalingQuantizerCore,
     Float8QuantizerCore,
@@ -20,6 +21,7 @@ from transformer_engine_torch import (
 )
 
 __all__ = [
+    "HADAMARD_SIGNS",
     "Float8BlockQuantizerCore",
     "Float8CurrentScalingQuantizerCore",
     "Float8QuantizerCore",

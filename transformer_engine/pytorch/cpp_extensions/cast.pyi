@@ -54,6 +54,8 @@ class MXFP8QuantizerCore(BlockQuantizerCore):
         self, fp8_dtype: int, rowwise: bool, columnwise: bool, with_2d_quantization: bool
     ) -> None: ...
 
+HADAMARD_SIGNS: int  # bit i is set where row i of a group of 16 is negated
+
 class NVFP4QuantizerCore(BlockQuantizerCore):
     stochastic_rounding: bool
     @property

@@ -180,6 +180,7 @@ const char* mode_of(FourOverSix mode) {
 }
 
 void bind_nvfp4(py::module_& m) {
+  m.attr("HADAMARD_SIGNS") = static_cast<int>(kHadamardSigns);
   bind_class<NVFP4Quantizer>(m, "NVFP4QuantizerCore")
       .def(py::init([](bool rowwise, bool columnwise, bool with_rht, bool with_post_rht_amax,
                        bool with_2d_quantization, bool stochastic_rounding, bool row_scaled,

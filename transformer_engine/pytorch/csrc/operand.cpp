@@ -99,7 +99,7 @@ CopyLayout::CopyLayout(const CopyFormat& format, bool is_columnwise, const Matri
       if (format.has(CopyFormat::kHadamard)) {
         stored_cols = blocks * kNvfp4Block;
       }
-      data_row_bytes = blocks * kNvfp4Block / 2;
+      data_row_bytes = row_size_bytes(format.dtype, stored_cols);
       scale_sizes = {round_up(stored_rows, kScaleRows), round_up(blocks, kScaleCols)};
       has_padded_scales = scale_sizes[0] != stored_rows || scale_sizes[1] != blocks;
       amax_numel = format.has(CopyFormat::kRowScaled) ? stored_rows : 1;

@@ -57,9 +57,6 @@ class Quantizer {
   // Whether the columnwise copies it makes are of the Hadamard-transformed input.
   virtual bool transforms_columns() const { return false; }
 
-  // Whether GEMMs with this operand run without a quantized copy: the tensor as it is.
-  virtual bool is_identity() const { return false; }
-
   // Whether quantizing the same tensor again gives the same copies and changes nothing.
   virtual bool is_requantization_safe() const { return false; }
 

@@ -187,8 +187,8 @@ def _refuse_recomputation(module: Any) -> None:
     raise NotImplementedError(
         f"{type(module).__name__}.forward: activations of a quantized forward are recomputed in a "
         "compiled function; the region and the scales of the first run are unknown there. Put "
-        "the checkpoint around the compiled function; with Float8CurrentScaling it is enough to "
-        "call backward inside the region."
+        "the checkpoint around the compiled function; with a recipe without delayed scaling it is "
+        "enough to call backward inside the region."
     )
 
 

@@ -32,9 +32,6 @@ from .storage.nvfp4_tensor_storage import NVFP4TensorStorage
 
 __all__ = ["NVFP4Quantizer", "NVFP4Tensor", "NVFP4TensorStorage"]
 
-# The signs of the random Hadamard transform, the same in every tensor so that products are kept.
-_HADAMARD_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
-_SIGN_MASK = sum(1 << i for i, sign in enumerate(_HADAMARD_SIGNS) if sign < 0)
 _FLAGS = (
     *("with_amax_reduction", "with_rht", "with_post_rht_amax", "with_2d_quantization"),
     *("stochastic_rounding", "row_scaled_nvfp4", "nvfp4_use_4over6", "with_random_sign_mask"),
@@ -137,7 +134,7 @@ class NVFP4Quantizer(BlockScaledQuantizer):
             row_scaled=settings["row_scaled_nvfp4"],
             four_over_six=settings["nvfp4_4over6_err_mode"] if settings["nvfp4_use_4over6"] else "",
             e4m3_max=settings["nvfp4_e4m3_max"],
-            sign_mask=_SIGN_MASK if settings["with_random_sign_mask"] else 0,
+            sign_mask=tex.HADAMARD_SIGNS if settings["with_random_sign_mask"] else 0,
         )
 
     with_rht: bool = core_setting("with_rht", bool, "Transform the columnwise copy.")

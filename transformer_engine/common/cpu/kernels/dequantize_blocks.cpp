@@ -58,7 +58,7 @@ void dequantize_run(const DequantizeBlocksArgs& args, int64_t row, int64_t begin
   if (data.dtype == DType::kFloat4E2M1) {
     const BlockScales& scales = args.input.scales;
     uint8_t codes[kMaxRun];
-    e2m1_to_e4m3(bytes + row * e2m1_row_bytes(data.cols) + begin / 2, codes, run.count);
+    e2m1_to_e4m3(bytes + row * row_size_bytes(data.dtype, data.cols) + begin / 2, codes, run.count);
     run.codes = codes;
     run.tensor = numerics::nvfp4_tensor_scale_inv(scales.amax[scales.is_row_scaled ? row : 0],
                                                   scales.e4m3_max);

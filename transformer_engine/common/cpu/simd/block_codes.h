@@ -14,6 +14,7 @@
 // rest multiplies in FP32.
 #pragma once
 
+#include "cpu/simd/e8m0.h"
 #include "cpu/simd/gemm_operand.h"
 #include "numerics/e8m0.h"
 #include "numerics/half.h"
@@ -90,11 +91,7 @@ TE_INLINE Vf load_scales(const BlockScales& scales, int64_t index, int64_t n) {
   if (scales.dtype == DType::kFloat8E4M3) {
     return decode_load<numerics::E4M3>(codes, n);
   }
-  const Vf power = as_float(shift_left<numerics::kFloatMantissaWidth>(load_bytes(codes, n)));
-  const Vf denormal = set1(numerics::decode_e8m0(0));
-  const Vf nan = as_float(set1_int(static_cast<int32_t>(numerics::kFloatQuietNaN)));
-  const Vf infinity = as_float(set1_int(static_cast<int32_t>(numerics::kFloatExponentBits)));
-  return select(less(zero(), power), select(less(power, infinity), power, nan), denormal);
+  return decode_e8m0_lanes(load_bytes(codes, n));
 }
 
 TE_INLINE float load_scale(const BlockScales& scales, int64_t index) {

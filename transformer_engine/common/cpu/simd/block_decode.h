@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpu/simd/block_scales.h"
+#include "cpu/simd/e8m0.h"
 #include "cpu/simd/fp8_bf16.h"
 
 namespace transformer_engine::cpu::TE_ISA {
@@ -21,13 +22,6 @@ struct BlockRun {
 };
 
 TE_INLINE Vi load_bytes(const uint8_t* p, AllLanes) { return load_bytes(p); }
-
-// decode_e8m0 of numerics/e8m0.h.
-TE_INLINE Vf decode_e8m0_lanes(Vi codes) {
-  const Vf normal = as_float(shift_left<numerics::kFloatMantissaWidth>(codes));
-  const Vf value = select(less(zero(), normal), normal, set1(0x1p-127F));
-  return select(less(set1(0x1p127F), normal), set1_bits(numerics::kFloatQuietNaN), value);
-}
 
 // In FP32 lanes, from column `begin` of the run on. kTensor: there is a second level of scale.
 template <typename T, typename Format, bool kTensor>

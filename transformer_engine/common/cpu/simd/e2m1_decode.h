@@ -14,9 +14,6 @@
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
-// Bytes of a row of packed codes: whole blocks of 16.
-TE_INLINE int64_t e2m1_row_bytes(int64_t cols) { return (cols + 15) / 16 * 8; }
-
 struct E4M3OfE2M1 {
   alignas(16) uint8_t code[16];
 };

@@ -44,6 +44,9 @@ void quantize_mxfp8(const QuantizeMxfp8Args& args, const Context& context);
 
 enum class FourOverSix : int32_t { kNone = 0, kMeanAbsoluteError = 1, kMeanSquaredError = 2 };
 
+// The fixed signs of the Hadamard transform, + + + - + - - - - - - + - + - -: bit i is set for -.
+inline constexpr uint16_t kHadamardSigns = 0xD7E8;
+
 struct QuantizeNvfp4Args {
   TensorView input;                   // [M, K] FP32, BF16 or FP16
   BlockScaledMatrix rowwise = {};     // [M, K], blocks 1 x 16; optional
