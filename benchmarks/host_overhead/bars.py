@@ -3,8 +3,8 @@
 """What is compared with what, and how little it must cost: the one table of gates and goals.
 
 Numbers are host time of ours over host time of the baseline. "Upstream" is the library whose
-interface this one has, measured in the same way in August 2026. A gate must hold; a goal is aimed
-at.
+interface this one has, measured in the same way in August 2026 (None where it needs a GPU for
+that). A gate must hold; a goal is aimed at.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ class Bar:
         Names of cases (cases.py).
     title : str
         What runs, and over what.
-    upstream, gate, goal : float
+    upstream : float or None
+    gate, goal : float
     """
 
     ours: str
     baseline: str
     title: str
-    upstream: float
+    upstream: float | None
     gate: float
     goal: float
 
@@ -84,6 +85,28 @@ BARS = (
             Bar(
                 *(f"region {recipe}", "nn.Linear fwd"),
                 *(f"empty autocast region, {recipe}, x {LINEAR} forward", 1.4, 0.2, 0.1),
+            ),
+        )
+    ),
+    *(
+        bar
+        for recipe, title in (("block", "FP8 block"), ("mxfp8", "MXFP8"), ("nvfp4", "NVFP4"))
+        for bar in (
+            Bar(
+                *(f"Linear {recipe} fwd", "nn.Linear fwd"),
+                *(f"{title} Linear with its region, forward, x {LINEAR}", None, 2.0, 1.0),
+            ),
+            Bar(
+                *(f"Linear {recipe} chain", "nn.Linear chain"),
+                *(f"{title} Linear with its region, fwd+bwd, x {LINEAR}", None, 1.6, 0.9),
+            ),
+            Bar(
+                *(f"LayerNormMLP {recipe} fwd", "nn stack fwd"),
+                *(f"{title} LayerNormMLP forward, x {STACK}", None, 0.8, 0.6),
+            ),
+            Bar(
+                *(f"LayerNormMLP {recipe} chain", "nn stack chain"),
+                *(f"{title} LayerNormMLP fwd+bwd, x {STACK}", None, 1.0, 0.7),
             ),
         )
     ),

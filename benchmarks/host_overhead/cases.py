@@ -19,9 +19,23 @@ from torch import Tensor, nn
 
 import transformer_engine.pytorch as te
 from benchmarks.bench_transformer import PlainLayer, Shape
-from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Recipe
+from transformer_engine.common.recipe import (
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+    Recipe,
+)
 
 CHAIN = 8
+RECIPES: dict[str, Recipe] = {
+    "delayed": DelayedScaling(),
+    "current": Float8CurrentScaling(),
+    "block": Float8BlockScaling(),
+    "mxfp8": MXFP8BlockScaling(),
+    "nvfp4": NVFP4BlockScaling(),
+}
 Block = Callable[[Tensor], Tensor]
 
 
@@ -140,7 +154,7 @@ def _our_makers(sizes: Sizes, dtype: torch.dtype) -> list[Maker]:
         Maker("LayerNormMLP", mlp, ("fwd", "chain")),
         Maker("TransformerLayer", layer, ("fwd", "chain")),
     ]
-    for name, recipe in (("delayed", DelayedScaling()), ("current", Float8CurrentScaling())):
+    for name, recipe in RECIPES.items():
         makers.append(Maker(f"Linear {name}", linear, ("fwd", "chain"), recipe))
         makers.append(Maker(f"LayerNormMLP {name}", mlp, ("fwd", "chain"), recipe))
     return makers
@@ -204,8 +218,8 @@ def cases(sizes: Sizes, dtype: torch.dtype = torch.bfloat16) -> Iterator[Case]:
             )
             leaves = [x, *(p for owner in owners for p in owner.parameters())]
             yield Case(f"{maker.name} {kind}", run, count, kind != "no_grad", leaves)
-    for name, recipe in (("delayed", DelayedScaling()), ("current", Float8CurrentScaling())):
-        yield Case(f"region {name}", _region(recipe))
+    for name in ("delayed", "current"):
+        yield Case(f"region {name}", _region(RECIPES[name]))
 
 
 def grad_mode(case: Case) -> torch.no_grad | nullcontext[None]:

@@ -17,6 +17,10 @@ def _table(header: list[str], body: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(cells) + " |" for cells in (header, rule, *body)]
 
 
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
 def bars_table(document: dict[str, Any]) -> list[str]:
     """Every row: bars, and the measured cost of each kind of kernels."""
     runs = {
@@ -29,7 +33,7 @@ def bars_table(document: dict[str, Any]) -> list[str]:
     body = []
     for results in zip(*runs.values(), strict=True):
         first = results[0]
-        cells = [first["problem"], *(f"{first[bar]:g}" for bar in ("upstream", "gate", "goal"))]
+        cells = [first["problem"], *(_number(first[bar]) for bar in ("upstream", "gate", "goal"))]
         for result in results:
             measured, baseline = result["cost"], result["baselines"][0]
             cells += [
