@@ -183,10 +183,89 @@ def split_and_gather(rank):
         distributed.split_tensor_into_1d_equal_chunks(torch.zeros(3), None)
 
 
+def numbered(rank, rows, dtype):
+    """Small integers, which every dtype holds exactly, also the sums over four ranks."""
+    return (torch.arange(rows * 3).view(rows, 3) % 8 + rank).to(dtype)
+
+
+def in_groups_of_every_size(rank):
+    """All ranks, and halves of them; each result is that of plain tensor operations."""
+    size = torch.distributed.get_world_size()
+    members = [list(range(size)), list(range(size // 2)), list(range(size // 2, size))]
+    for ranks_inside in members:
+        group = torch.distributed.new_group(ranks_inside)
+        if rank not in ranks_inside:
+            continue
+        count, index = len(ranks_inside), ranks_inside.index(rank)
+        for dtype in (*DTYPES, torch.int64):
+            whole_rows = [numbered(r, 2 * count, dtype) for r in ranks_inside]
+            total = torch.stack(whole_rows).sum(0).to(dtype)
+            mine = strided_copy(whole_rows[index])
+            result, _ = distributed.gather_along_first_dim(mine, group)
+            assert torch.equal(result, torch.cat(whole_rows))
+            result, _ = distributed.reduce_scatter_along_first_dim(mine, group)
+            assert torch.equal(result, total.chunk(count)[index])
+            for is_async in (False, True):
+                mine = strided_copy(whole_rows[index])
+                finish(*distributed.allreduce(mine, group, is_async), is_async and count > 1)
+                assert torch.equal(mine, total)
+        part = distributed.split_tensor_into_1d_equal_chunks(total, group)
+        assert torch.equal(distributed.gather_split_1d_tensor(part, group), total.view(-1))
+
+
+def leave_autograd_alone(rank):
+    leaf = torch.full((2, 3), 1.0 + rank, requires_grad=True)
+    for inp in (leaf, leaf * 1):
+        gathered, _ = distributed.gather_along_first_dim(inp, None)
+        scattered, _ = distributed.reduce_scatter_along_first_dim(inp, None)
+        assert not gathered.requires_grad and not scattered.requires_grad
+        assert gathered.tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
+        assert scattered.tolist() == [[3.0] * 3]
+    assert distributed.allreduce(leaf, None)[0] is leaf
+    assert leaf.tolist() == [[3.0] * 3] * 2
+
+
+def gather_float8(rank):
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        parts = [torch.tensor([1.0 + r, -2.0]).to(dtype) for r in range(2)]
+        result, _ = distributed.gather_along_first_dim(parts[rank], None)
+        assert result.dtype == dtype
+        assert result.float().tolist() == [1.0, -2.0, 2.0, -2.0]
+
+
+def refuse_what_does_not_fit(rank):
+    inp = torch.ones(4, 2)
+    for bad in (torch.zeros(5), torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, 2).t()):
+        with pytest.raises(ValueError, match="reduce_scatter_along_first_dim: output has shape"):
+            distributed.reduce_scatter_along_first_dim(inp, None, output=bad)
+    quantized = delayed_quantizer()(inp)
+    for function in (distributed.allreduce, distributed.symmetric_all_reduce):
+        with pytest.raises(TypeError, match="inp is a Float8Tensor; a plain tensor is required"):
+            function(quantized, None)
+    assert torch.equal(quantized.dequantize(), inp)
+    first_only = torch.distributed.new_group([0])
+    both = torch.distributed.new_group([0, 1])
+    torch.distributed.destroy_process_group(both)
+    names = ("gather_along_first_dim", "reduce_scatter_along_first_dim", "allreduce")
+    for name in (*names, "symmetric_all_reduce"):
+        with pytest.raises(ValueError, match=f"{name}: .*group that torch.distributed no longer"):
+            getattr(distributed, name)(inp, both)
+        if rank == 1:
+            with pytest.raises(ValueError, match=f"{name}: .*group is a group without this rank"):
+                getattr(distributed, name)(inp, first_only)
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+@pytest.mark.parametrize("size", [2, 4])
+def test_in_groups_of_every_size(size):
+    ranks(size).run(in_groups_of_every_size)
+
+
 @pytest.mark.slow  # may be the first to start the ranks
 @pytest.mark.parametrize(
     "function",
     [
+        *(leave_autograd_alone, gather_float8, refuse_what_does_not_fit),
         *(gather_plain, gather_quantized, gather_already_quantized, gather_into_quantized_output),
         *(gather_other_formats, coalesce, reduce_scatter, all_reduce, split_and_gather),
     ],
@@ -215,6 +294,14 @@ def test_a_process_alone_communicates_nothing():
     output = torch.zeros(SHAPE)
     assert distributed.reduce_scatter_along_first_dim(inp, None, output=output)[0] is output
     assert torch.equal(output, inp)
+    shard = delayed_quantizer()(inp)
+    result, _ = distributed.reduce_scatter_along_first_dim(shard, None)
+    assert torch.equal(result, shard.dequantize())
+    bad = torch.zeros(1)
+    with pytest.raises(ValueError, match="output_tensor has shape"):
+        distributed.gather_along_first_dim(inp, None, output_tensor=bad)
+    with pytest.raises(ValueError, match="output has shape"):
+        distributed.reduce_scatter_along_first_dim(inp, None, output=bad)
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,15 @@ from torch.distributed import ProcessGroup
 from ..arguments import check_flag, check_group, check_tensor
 from ..tensor.quantizer import Quantizer
 from ..tensor.storage.quantized_storage import QuantizedTensorStorage
-from .groups import get_distributed_world_size
+from .groups import all_gather_single, get_distributed_world_size, reduce_scatter_single
 
 
 class _HandleThen:
     """A handle that finishes the result after the communication."""
 
-    def __init__(self, handle: Any, finish: Callable[[], None]):
+    def __init__(self, handle: Any, finish: Callable[[], Any]):
         self._handle = handle
-        self._finish: Callable[[], None] | None = finish
+        self._finish: Callable[[], Any] | None = finish
 
     def wait(self) -> None:
         self._handle.wait()
@@ -35,15 +35,57 @@ class _HandleThen:
             self._finish = None
 
 
-def _check(who: str, inp: Any, name: str, group: Any, async_op: Any) -> None:
+def _check(who: str, inp: Any, name: str, group: Any, async_op: Any) -> int:
+    """Refuse arguments of another kind; the number of ranks."""
     if not isinstance(inp, QuantizedTensorStorage):
         check_tensor(who, "inp", inp)
     check_group(who, name, group)
     check_flag(who, "async_op", async_op)
+    try:
+        size = get_distributed_world_size(group)
+    except ValueError as error:  # destroyed, or of an earlier default group
+        raise ValueError(
+            f"{who}: {name} is a process group that torch.distributed no longer knows; a living "
+            "group is required. Pass one made since the latest init_process_group."
+        ) from error
+    if size < 1:
+        raise ValueError(
+            f"{who}: {name} is a group without this rank; only its members can communicate in it. "
+            "Call this on the ranks of the group only."
+        )
+    return size
+
+
+def _check_plain(who: str, inp: Any) -> None:
+    if isinstance(inp, QuantizedTensorStorage):
+        raise TypeError(
+            f"{who}: inp is a {type(inp).__name__}; a plain tensor is required, since the sum of "
+            "quantized values is none. Pass inp.dequantize()."
+        )
+
+
+def _check_output(
+    who: str, name: str, output: Any, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    check_tensor(who, name, output)
+    if output.shape != shape or output.dtype != dtype or not output.is_contiguous():
+        raise ValueError(
+            f"{who}: {name} has shape {tuple(output.shape)}, dtype {output.dtype} and strides "
+            f"{output.stride()}; a contiguous tensor of shape {shape} and dtype {dtype} is "
+            "required. Allocate it anew, or leave it out."
+        )
 
 
 def _plain(tensor: Any) -> torch.Tensor:
-    return tensor.dequantize() if isinstance(tensor, QuantizedTensorStorage) else tensor
+    """The values, outside autograd: collectives have no gradient."""
+    is_quantized = isinstance(tensor, QuantizedTensorStorage)
+    return (tensor.dequantize() if is_quantized else tensor).detach()  # type: ignore[no-any-return]
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """One-byte floats as integers, which every backend can send."""
+    is_float8 = tensor.is_floating_point() and tensor.element_size() == 1
+    return tensor.view(torch.uint8) if is_float8 else tensor
 
 
 def _gather_plain(
@@ -57,14 +99,10 @@ def _gather_plain(
     shape = (size * inp.shape[0], *inp.shape[1:])
     if output is None:
         output = inp.new_empty(shape)
-    elif output.shape != shape or output.dtype != inp.dtype or not output.is_contiguous():
-        raise ValueError(
-            f"gather_along_first_dim: output_tensor has shape {tuple(output.shape)}, dtype "
-            f"{output.dtype} and strides {output.stride()}; a contiguous tensor of shape {shape} "
-            f"and dtype {inp.dtype} is required."
-        )
-    handle = torch.distributed.all_gather_into_tensor(
-        output, inp.contiguous(), group=group, async_op=async_op
+    else:
+        _check_output("gather_along_first_dim", "output_tensor", output, shape, inp.dtype)
+    handle = all_gather_single(
+        _as_bytes(output.detach()), _as_bytes(inp.contiguous()), group=group, async_op=async_op
     )
     return output, handle
 
@@ -103,11 +141,14 @@ def gather_along_first_dim(
 
     Raises
     ------
+    ValueError
+        If `inp` has no axis, `output_tensor` does not fit, or the group is without this rank or
+        destroyed.
     TypeError
         For no tensor, no process group, or an `async_op` that is no bool.
     """
-    _check("gather_along_first_dim", inp, "process_group", process_group, async_op)
-    if get_distributed_world_size(process_group) == 1:
+    size = _check("gather_along_first_dim", inp, "process_group", process_group, async_op)
+    if size == 1:
         return _gather_alone(inp, quantizer, output_tensor), None
     is_async = async_op or external_coalescing
     if quantizer is None:
@@ -123,9 +164,7 @@ def gather_along_first_dim(
         )
         gathered, _ = _gather_plain(_plain(inp), process_group, False, None)
         return quantizer(gathered, out=output_tensor), None
-    result, buffers = quantizer.join_shards(
-        shard, get_distributed_world_size(process_group), output_tensor
-    )
+    result, buffers = quantizer.join_shards(shard, size, output_tensor)
     handle = None
     for source, target in buffers:
         _, handle = _gather_plain(source, process_group, is_async, target)
@@ -148,10 +187,12 @@ def _gather_alone(inp: Any, quantizer: Quantizer | None, output: Any) -> Any:
             inp.update_usage(usages["rowwise"] or None, usages["columnwise"] or None)
             return inp
         return quantizer(_plain(inp), out=output)
-    if output is not None:
-        output.copy_(_plain(inp))
-        return output
-    return inp
+    if output is None:
+        return inp
+    plain = _plain(inp)
+    _check_output("gather_along_first_dim", "output_tensor", output, plain.shape, plain.dtype)
+    output.detach().copy_(plain)
+    return output
 
 
 def reduce_scatter_along_first_dim(
@@ -181,26 +222,31 @@ def reduce_scatter_along_first_dim(
     Raises
     ------
     ValueError
-        If the first axis is not a multiple of the number of ranks.
+        If the first axis is not a multiple of the number of ranks, `output` does not fit, or the
+        group is without this rank or destroyed.
     TypeError
         For no tensor, no process group, or an `async_op` that is no bool.
     """
-    _check("reduce_scatter_along_first_dim", inp, "tp_group", tp_group, async_op)
-    size = get_distributed_world_size(tp_group)
-    inp = _plain(inp)
-    if size == 1:
-        if output is not None:
-            output.copy_(inp)
-        return (inp if output is None else output), None
-    if inp.dim() == 0 or inp.shape[0] % size:
+    who = "reduce_scatter_along_first_dim"
+    size = _check(who, inp, "tp_group", tp_group, async_op)
+    if size == 1 and output is None and not isinstance(inp, QuantizedTensorStorage):
+        return inp, None
+    plain = _plain(inp)
+    if size > 1 and (plain.dim() == 0 or plain.shape[0] % size):
         raise ValueError(
-            f"reduce_scatter_along_first_dim: inp has shape {tuple(inp.shape)}; a first axis that "
-            f"is a multiple of the group's {size} ranks is required."
+            f"{who}: inp has shape {tuple(plain.shape)}; a first axis that is a multiple of the "
+            f"group's {size} ranks is required. Pad it."
         )
+    shape = plain.shape if size == 1 else (plain.shape[0] // size, *plain.shape[1:])
     if output is None:
-        output = inp.new_empty((inp.shape[0] // size, *inp.shape[1:]))
-    handle = torch.distributed.reduce_scatter_tensor(
-        output, inp.contiguous(), group=tp_group, async_op=async_op
+        output = plain if size == 1 else plain.new_empty(shape)
+    else:
+        _check_output(who, "output", output, shape, plain.dtype)
+    if size == 1:
+        output.detach().copy_(plain)
+        return output, None
+    handle = reduce_scatter_single(
+        output.detach(), plain.contiguous(), group=tp_group, async_op=async_op
     )
     return output, handle
 
@@ -226,13 +272,24 @@ def allreduce(
 
     Raises
     ------
+    ValueError
+        If the group is without this rank or destroyed.
     TypeError
-        For no tensor, no process group, or an `async_op` that is no bool.
+        For no plain tensor, no process group, or an `async_op` that is no bool.
     """
-    _check("allreduce", inp, "tp_group", tp_group, async_op)
-    if get_distributed_world_size(tp_group) == 1:
+    size = _check("allreduce", inp, "tp_group", tp_group, async_op)
+    _check_plain("allreduce", inp)
+    if size == 1:
         return inp, None
-    return inp, torch.distributed.all_reduce(inp, group=tp_group, async_op=async_op)
+    values = inp.detach()
+    if values.is_contiguous():
+        return inp, torch.distributed.all_reduce(values, group=tp_group, async_op=async_op)
+    dense = values.contiguous()  # gloo reduces the memory, whatever the strides
+    handle = torch.distributed.all_reduce(dense, group=tp_group, async_op=async_op)
+    if async_op:
+        return inp, _HandleThen(handle, lambda: values.copy_(dense))
+    values.copy_(dense)
+    return inp, None
 
 
 _SYMMETRIC_TYPES = ("multimem_all_reduce", "two_shot", "one_shot")
@@ -260,13 +317,14 @@ def symmetric_all_reduce(
     NotImplementedError
         For the last three, which need GPUs with symmetric memory.
     """
-    _check("symmetric_all_reduce", inp, "tp_group", tp_group, async_op)
+    size = _check("symmetric_all_reduce", inp, "tp_group", tp_group, async_op)
+    _check_plain("symmetric_all_reduce", inp)
     if all_reduce_type not in ("nccl", *_SYMMETRIC_TYPES):
         raise TypeError(
             f"symmetric_all_reduce: all_reduce_type is {all_reduce_type!r}; one of "
             f"{('nccl', *_SYMMETRIC_TYPES)} is required."
         )
-    if get_distributed_world_size(tp_group) == 1:
+    if size == 1:
         return inp, None
     if all_reduce_type == "nccl":
         return allreduce(inp, tp_group, async_op)

@@ -1,10 +1,11 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rank and size of process groups, remembered."""
+"""Rank and size of process groups, remembered; torch's collectives by their present names."""
 
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup, distributed_c10d
@@ -14,6 +15,11 @@ from torch.distributed import ProcessGroup, distributed_c10d
 _rank_and_size: weakref.WeakKeyDictionary[ProcessGroup, tuple[int, int]] = (
     weakref.WeakKeyDictionary()
 )
+
+# torch 2.13 renamed these two; the old names warn.
+_c10d: Any = torch.distributed
+all_gather_single = getattr(_c10d, "all_gather_single", None) or _c10d.all_gather_into_tensor
+reduce_scatter_single = getattr(_c10d, "reduce_scatter_single", None) or _c10d.reduce_scatter_tensor
 
 
 def is_distributed_ready() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
-from .groups import get_distributed_rank, get_distributed_world_size
+from .groups import all_gather_single, get_distributed_rank, get_distributed_world_size
 
 _ATTRIBUTES = ("tensor_model_parallel", "partition_dim", "partition_stride")
 
@@ -118,7 +118,5 @@ def gather_split_1d_tensor(
     if size == 1:
         return tensor.reshape(-1).clone()
     gathered = tensor.new_empty(size * tensor.numel())
-    torch.distributed.all_gather_into_tensor(
-        gathered, tensor.reshape(-1).contiguous(), group=tp_group
-    )
+    all_gather_single(gathered, tensor.reshape(-1).contiguous(), group=tp_group)
     return gathered
