@@ -135,8 +135,11 @@ TEST(Nvfp4Stochastic, ExactValuesSpecialValuesAndSaturation) {
     ASSERT_EQ(encode_e2m1_stochastic(-kNaN, bits), 0x07);
     ASSERT_EQ(encode_e2m1_stochastic(0x1p-149F, bits), 0x00);
   }
-  EXPECT_EQ(encode_e2m1_stochastic(0.3F, 65535), 0x00);
-  EXPECT_EQ(encode_e2m1_stochastic(0.3F, 0), 0x01);
+  EXPECT_EQ(encode_e2m1_stochastic(0.3F, 0), 0x00);
+  EXPECT_EQ(encode_e2m1_stochastic(0.3F, 65535), 0x01);
+  // k = 2^16 * 2 * 0.125 = 2^14
+  EXPECT_EQ(encode_e2m1_stochastic(0.125F, 65536 - 16384 - 1), 0x00);
+  EXPECT_EQ(encode_e2m1_stochastic(0.125F, 65536 - 16384), 0x01);
 }
 
 TEST(Nvfp4Random, EveryElementHasBitsOfItsOwn) {

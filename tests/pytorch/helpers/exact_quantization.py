@@ -389,7 +389,7 @@ def random_bits(row: int, col: int, seed: int, columnwise: bool) -> int:
 
 
 def encode_stochastic(value: Float, random: int) -> int:
-    """Up where random + 1/2 < 2^16 * (v - lower) / (upper - lower)."""
+    """Up where random + k >= 2^16, k the nearest to 2^16 * (v - lower) / (upper - lower)."""
     sign = E2M1.sign_bit if np.signbit(value) else 0
     magnitudes = E2M1.magnitudes
     wanted = min(abs(Fraction(float(value))), magnitudes[-1])
@@ -397,8 +397,8 @@ def encode_stochastic(value: Float, random: int) -> int:
     if magnitudes[lower] == wanted:
         return sign + lower
     step = magnitudes[lower + 1] - magnitudes[lower]
-    is_up = random + Fraction(1, 2) < 2**16 * (wanted - magnitudes[lower]) / step
-    return sign + lower + int(is_up)
+    k = round(2**16 * (wanted - magnitudes[lower]) / step)  # of a Fraction: ties to even
+    return sign + lower + int(random + k >= 2**16)
 
 
 def nvfp4_stochastic_copy(settings: Settings, matrix: Matrix, columnwise: bool) -> dict[str, Any]:

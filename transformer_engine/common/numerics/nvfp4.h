@@ -51,26 +51,29 @@ TE_NUMERIC float nvfp4_multiplier(uint8_t block_scale, const Nvfp4Scale& tensor)
   return multiplier < kFloatMax ? multiplier : kFloatMax;
 }
 
-// Stochastic rounding of x * e with 16 random bits r, uniform in [0, 2^16): a magnitude between
-// neighbours lo <= v < hi goes up where r + 1/2 < 2^16 * f, f = (v - lo) / (hi - lo): with
-// probability round(2^16 * f) / 2^16, which differs from f by at most 2^-17 and is exact for
-// multiples of 2^-16. Values of E2M1 do not change. All steps are exact in FP32. Saturates; NaN
+// Stochastic rounding of x * e with 16 random bits r, uniform in [0, 2^16): for a magnitude v and
+// its neighbours lo <= v < hi let k = 2^16 * (v - lo) / (hi - lo), rounded to nearest even; v goes
+// up where k + r >= 2^16. So it does with probability k / 2^16, which differs from the exact one by
+// at most 2^-17 and is exact for multiples of 2^-16. Values of E2M1 do not change. Saturates; NaN
 // becomes code 7.
+// One addition rounds to k: an addend per range of v makes FP32's last bit worth 2^-16 steps, which
+// are 1/2 below 2, 1 below 4 and 2 above, and puts the code of lo above the 16 bits of k.
+inline constexpr float kStochasticHalfStepAddend = 64.0F;
+inline constexpr float kStochasticOneStepAddend = 128.0F + 2.0F;
+inline constexpr float kStochasticTwoStepAddend = 256.0F + 8.0F;
+
 TE_NUMERIC uint8_t encode_e2m1_stochastic(float value, uint16_t random) {
   if (is_nan(value)) {
     return E2M1::kNaNCode;
   }
   const float absolute = magnitude(value);
   const float clamped = absolute < E2M1::kMax ? absolute : E2M1::kMax;
-  // Steps of 1/2 below 2, 1 below 4, 2 above; `first` is the code of the value 0 steps.
-  const float steps_per_unit = clamped < 2.0F ? 2.0F : clamped < 4.0F ? 1.0F : 0.5F;
-  const int first = clamped < 2.0F ? 0 : clamped < 4.0F ? 2 : 4;
-  const float steps = clamped * steps_per_unit;
-  const int whole = static_cast<int>(steps);
-  const float fraction = steps - static_cast<float>(whole);
-  const bool is_up = static_cast<float>(random) + 0.5F < fraction * 65536.0F;
+  const float addend = clamped < 2.0F   ? kStochasticHalfStepAddend
+                       : clamped < 4.0F ? kStochasticOneStepAddend
+                                        : kStochasticTwoStepAddend;
+  const uint32_t code_and_k = bits_of_float(clamped + addend) & kFloatMantissaBits;
   const uint8_t sign = (bits_of_float(value) & kFloatSignBit) != 0 ? E2M1::kSignBit : uint8_t{0};
-  return static_cast<uint8_t>(sign | (first + whole + (is_up ? 1 : 0)));
+  return static_cast<uint8_t>(sign | ((code_and_k + random) >> 16));
 }
 
 // The random bits of element (row, col) of a copy, as stored: from the logical position alone, so

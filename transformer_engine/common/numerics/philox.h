@@ -47,6 +47,7 @@ TE_NUMERIC PhiloxWords<Word> philox_round(const PhiloxWords<Word>& in, PhiloxKey
 template <typename Word>
 TE_NUMERIC PhiloxWords<Word> philox4x32_10(PhiloxWords<Word> counter, PhiloxKey key) {
   constexpr int kRounds = 10;
+  TE_UNROLL
   for (int round = 0; round < kRounds; ++round) {
     counter = philox_round(counter, key);
     key = {key.low + 0x9E3779B9U, key.high + 0xBB67AE85U};

@@ -95,18 +95,17 @@ class TileQuantizer {
         stream_columnwise_(tile.stream && is_line_aligned(tile.columnwise)) {}
 
   TE_INLINE void run() {
-    const bool is_plain = are_ordinary(tile_.rowwise, tile_.rows) &&
-                          are_ordinary(tile_.columnwise, tile_.cols) && !options_.is_stochastic &&
-                          !(kHasTiles && options_.has_hadamard) &&
-                          options_.four_over_six == FourOverSix::kNone;
-    if (!is_plain) {
-      quantize_squares([&](const Part& part) { quantize_any(part); });
-    } else if (!has_columnwise_) {
-      quantize_squares([&](const Part& part) { quantize_plain<true, false>(part); });
-    } else if (!has_rowwise_) {
-      quantize_squares([&](const Part& part) { quantize_plain<false, true>(part); });
+    // The short way with random bits is for BF16 gradients; others are rare.
+    constexpr bool kHasPlainStochastic = __is_same(Element, Bf16) && !kHasTiles;
+    const bool is_plain =
+        are_ordinary(tile_.rowwise, tile_.rows) && are_ordinary(tile_.columnwise, tile_.cols) &&
+        !(kHasTiles && options_.has_hadamard) && options_.four_over_six == FourOverSix::kNone;
+    if (is_plain && !options_.is_stochastic) {
+      quantize_plain<false>();
+    } else if (is_plain && kHasPlainStochastic) {
+      quantize_plain<kHasPlainStochastic>();
     } else {
-      quantize_squares([&](const Part& part) { quantize_plain<true, true>(part); });
+      quantize_squares([&](const Part& part) { quantize_any(part); });
     }
     if (stream_rowwise_ || stream_columnwise_) {
       finish_streaming();
@@ -151,11 +150,33 @@ class TileQuantizer {
     }
   }
 
-  template <bool kRowwise, bool kColumnwise>
-  TE_INLINE void quantize_plain(const Part& part) {
-    if (!quantize_ordinary<kRowwise, kColumnwise>(part)) {
-      quantize_any(part);
+  // In the short way where it may be taken.
+  template <bool kRowwise, bool kColumnwise, bool kStochastic>
+  TE_INLINE void quantize_plain() {
+    quantize_squares([&](const Part& part) {
+      if (!quantize_ordinary<kRowwise, kColumnwise, kStochastic>(part)) {
+        quantize_any(part);
+      }
+    });
+  }
+  template <bool kStochastic>
+  TE_INLINE void quantize_plain() {
+    if (!has_columnwise_) {
+      quantize_plain<true, false, kStochastic>();
+    } else if (!has_rowwise_) {
+      quantize_plain<false, true, kStochastic>();
+    } else {
+      quantize_plain<true, true, kStochastic>();
     }
+  }
+
+  BlocksPlace rowwise_place(const Part& part, int g) const {
+    return {tile_.first_row + part.row + row_of_group(g), 1,
+            tile_.first_col + part.col + g % Square::kBlocks * kNvfp4Block, false};
+  }
+  BlocksPlace columnwise_place(const Part& part, int g) const {
+    return {tile_.first_col + part.col + g * Square::kColumnGroupStep, Square::kColumnLaneStep,
+            tile_.first_row + part.row, true};
   }
 
   // Rows of the input that the lanes of a group of rowwise blocks are, from the square's first on.
@@ -174,7 +195,7 @@ class TileQuantizer {
   // do. From amax to the multiplier is a chain of some 40 cycles that begins with a division's
   // worth of waiting; the encoding of other blocks stands after each, since the processor does not
   // look further ahead than that.
-  template <bool kRowwise, bool kColumnwise>
+  template <bool kRowwise, bool kColumnwise, bool kStochastic>
   TE_INLINE bool quantize_ordinary(const Part& part) {
     const Square square = load_square(part);
     Square transposed = square;
@@ -206,7 +227,9 @@ class TileQuantizer {
     if constexpr (kRowwise) {
       TE_UNROLL
       for (int g = 0; g < kGroups; ++g) {
-        put_rowwise(part, g, encode_ordinary_blocks(transposed.rows(g), row_scale[g]));
+        put_rowwise(part, g,
+                    encode_ordinary_blocks<kStochastic>(transposed.rows(g), row_scale[g],
+                                                        rowwise_place(part, g), options_.seed));
       }
     }
     if constexpr (kColumnwise) {
@@ -215,7 +238,10 @@ class TileQuantizer {
         if (g + 1 < kGroups) {
           prepare_columns(columns_of, g + 1, tile_amax, columns[(g + 1) % 2], check);
         }
-        put_columnwise(part, g, encode_ordinary_blocks(columns[g % 2].v, columns[g % 2].scale));
+        const Columns& of_group = columns[g % 2];
+        put_columnwise(part, g,
+                       encode_ordinary_blocks<kStochastic>(
+                           of_group.v, of_group.scale, columnwise_place(part, g), options_.seed));
       }
     }
     return check.is_passed();
@@ -251,11 +277,8 @@ class TileQuantizer {
       }
       const TileAmax tile_amax(v);
       for (int g = 0; g < kGroups; ++g) {
-        const BlocksTask task = {
-            tensor_scale(tile_.rowwise, part.row + row_of_group(g)),
-            {tile_.first_row + part.row + row_of_group(g), 1,
-             tile_.first_col + part.col + g % Square::kBlocks * kNvfp4Block, false},
-            &options_};
+        const BlocksTask task = {tensor_scale(tile_.rowwise, part.row + row_of_group(g)),
+                                 rowwise_place(part, g), &options_};
         put_rowwise(part, g, quantize_group(v[g], transposed, tile_amax, task));
       }
     }
@@ -275,9 +298,7 @@ class TileQuantizer {
       }
       const TileAmax tile_amax(v);
       for (int g = 0; g < kGroups; ++g) {
-        const BlocksTask task = {tensor_scale(tile_.columnwise, 0),
-                                 {tile_.first_col + part.col + g * Square::kColumnGroupStep,
-                                  Square::kColumnLaneStep, tile_.first_row + part.row, true},
+        const BlocksTask task = {tensor_scale(tile_.columnwise, 0), columnwise_place(part, g),
                                  &options_};
         put_columnwise(part, g, quantize_group(v[g], transposed, tile_amax, task));
       }

@@ -15,10 +15,6 @@
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
-constexpr float kHalfStepAddend = 0x1p22F;
-constexpr float kOneStepAddend = 0x1p23F + 2.0F;
-constexpr float kTwoStepAddend = 0x1p24F + 8.0F;
-
 // max(|a|, limit) and min(|a|, limit), `limit` for a quiet NaN; for results of arithmetic, which
 // are never signalling.
 #if TE_ISA_LEVEL >= 2
@@ -29,34 +25,36 @@ TE_INLINE Vf max_magnitude(Vf a, Vf limit) { return max(abs(a), limit); }
 TE_INLINE Vf min_magnitude(Vf a, Vf limit) { return min(abs(a), limit); }
 #endif
 
-// For |y| < 8. A table lookup reads the lowest bits of the exponent field, which is 127 (all ones),
-// 128 or 129.
-TE_INLINE Vf e2m1_addend(Vf y) {
+// What to add in each range of |y|.
+struct E2m1Addends {
+  float half_step, one_step, two_step;
+};
+constexpr E2m1Addends kNearestAddends = {0x1p22F, 0x1p23F + 2.0F, 0x1p24F + 8.0F};
+
+// The one for |y| < 8, with the sign of y. A table lookup reads the lowest bits of the exponent
+// field, which is 127 (all ones), 128 or 129.
+TE_INLINE Vf e2m1_addend(Vf y, const E2m1Addends& of) {
   const Vf range = max_magnitude(y, set1(1.0F));
 #if TE_ISA_LEVEL >= 2
-  const __m512 table = _mm512_setr_ps(kOneStepAddend, kTwoStepAddend, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                                      0, 0, 0, kHalfStepAddend);
+  const __m512 table =
+      _mm512_setr_ps(of.one_step, of.two_step, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, of.half_step);
   const Vf addend = {_mm512_permutexvar_ps(shift_right_logical<23>(as_int(range)).v, table)};
 #elif TE_ISA_LEVEL == 1
-  const __m256 table =
-      _mm256_setr_ps(kOneStepAddend, kTwoStepAddend, 0, 0, 0, 0, 0, kHalfStepAddend);
+  const __m256 table = _mm256_setr_ps(of.one_step, of.two_step, 0, 0, 0, 0, 0, of.half_step);
   const Vf addend = {_mm256_permutevar8x32_ps(table, shift_right_logical<23>(as_int(range)).v)};
 #else
-  const Vf addend =
-      select(less(range, set1(2.0F)), set1(kHalfStepAddend),
-             select(less(range, set1(4.0F)), set1(kOneStepAddend), set1(kTwoStepAddend)));
+  const Vf addend = select(less(range, set1(2.0F)), set1(of.half_step),
+                           select(less(range, set1(4.0F)), set1(of.one_step), set1(of.two_step)));
 #endif
   return copysign(addend, y);
 }
 
-// y within what has a code: at most 6, NaN becomes +6.
-TE_INLINE Vf saturate_e2m1(Vf y) {
-  const Vf six = set1(6.0F);
-  return select(is_nan(y), six, copysign(min_magnitude(y, six), y));
-}
+// y within what has a code, at most 6 in magnitude; and where y may be NaN, which becomes +6.
+TE_INLINE Vf saturate_number(Vf y) { return copysign(min_magnitude(y, set1(6.0F)), y); }
+TE_INLINE Vf saturate_e2m1(Vf y) { return select(is_nan(y), set1(6.0F), saturate_number(y)); }
 
 // A rounded y as e2m1_addend gives it: the code in the last bits, and the sign.
-TE_INLINE Vf round_e2m1(Vf y) { return y + e2m1_addend(y); }
+TE_INLINE Vf round_e2m1(Vf y) { return y + e2m1_addend(y, kNearestAddends); }
 
 template <int kBits>
 TE_INLINE Vi rotate_left(Vi a) {

@@ -130,38 +130,20 @@ class OrdinaryCheck {
   Vi smallest_target_ = set1_int(-1);
 };
 
-template <typename Elements>
-TE_INLINE PackedBlocks encode_ordinary_blocks(const Elements& elements,
-                                              const OrdinaryScale& scale) {
-  return {scale.code,
-          {encode_ordinary<0>(elements, scale.multiplier),
-           encode_ordinary<8>(elements, scale.multiplier)}};
-}
-
 struct BlocksTask {
   TensorScale tensor;
   BlocksPlace place;
   const QuantizeNvfp4Args* options;
 };
 
-// See encode_e2m1_stochastic in numerics/nvfp4.h; the result is as that of round_e2m1. `random` has
-// 16 bits per lane.
+// See encode_e2m1_stochastic in numerics/nvfp4.h, for |y| of at most 6; the result is as that of
+// round_e2m1. `random` has 16 bits per lane.
 TE_INLINE Vf round_e2m1_stochastic(Vf y, Vi random) {
-  const Vf saturated = saturate_e2m1(y);
-  const Vf absolute = abs(saturated);
-  const Vf addend = abs(e2m1_addend(saturated));
-  const Vf nearest = absolute + addend;
-  const Mask is_above = less(absolute, nearest - addend);
-  const Vi below = as_int(nearest) - select_int(is_above, set1_int(1), set1_int(0));
-  const Vf lower = as_float(below) - addend;
-  // 2^16 / step
-  const Vf per_step = select(less(absolute, set1(2.0F)), set1(0x1p17F),
-                             select(less(absolute, set1(4.0F)), set1(0x1p16F), set1(0x1p15F)));
-  // 2^23 + random as a bit pattern, less 2^23 - 1/2.
-  const Vf half_past = as_float(random | as_int(set1(0x1p23F))) - set1(0x1p23F - 0.5F);
-  const Mask is_up = less(half_past, (absolute - lower) * per_step);
-  const Vi code = below + select_int(is_up, set1_int(1), set1_int(0));
-  return copysign(as_float(code), saturated);
+  constexpr E2m1Addends kAddends = {numerics::kStochasticHalfStepAddend,
+                                    numerics::kStochasticOneStepAddend,
+                                    numerics::kStochasticTwoStepAddend};
+  const Vi code_and_k = as_int(y + e2m1_addend(y, kAddends));
+  return copysign(as_float(shift_right_logical<16>(code_and_k + random)), y);
 }
 
 TE_INLINE Vi rows_of_lanes(const BlocksPlace& place) {
@@ -172,34 +154,56 @@ TE_INLINE Vi rows_of_lanes(const BlocksPlace& place) {
   return as_int(load(bits));
 }
 
-TE_INLINE numerics::PhiloxWords<Vi> random_words(const BlocksPlace& place, Vi rows, int half,
-                                                 uint64_t seed) {
-  const auto scalar = numerics::nvfp4_random_counter(
-      place.row, place.col + half * numerics::kNvfp4RandomGroup, place.is_columnwise);
-  numerics::PhiloxWords<Vi> counter;
-  counter.word[0] = rows;
+// For all 16 elements: the first counter is that of elements 0 to 7.
+TE_INLINE numerics::PhiloxWords<RandomWord> random_words(const BlocksPlace& place, uint64_t seed) {
+  const auto of_half = [&](int half) {
+    return numerics::nvfp4_random_counter(place.row, place.col + half * numerics::kNvfp4RandomGroup,
+                                          place.is_columnwise);
+  };
+  const auto first = of_half(0);
+  const auto second = of_half(1);
+  const Vi rows = rows_of_lanes(place);
+  numerics::PhiloxWords<RandomWord> counter;
+  counter.word[0] = random_word(rows, rows);
+  TE_UNROLL
   for (int i = 1; i < 4; ++i) {
-    counter.word[i] = set1_int(static_cast<int32_t>(scalar.word[i]));
+    counter.word[i] = random_word(set1_int(static_cast<int32_t>(first.word[i])),
+                                  set1_int(static_cast<int32_t>(second.word[i])));
   }
   return numerics::philox4x32_10(counter, numerics::philox_key(seed));
 }
 
-TE_INLINE void encode_stochastic(const Blocks& v, Vf multiplier, const BlocksPlace& place,
-                                 uint64_t seed, Vi (&words)[2]) {
-  const Vi rows = rows_of_lanes(place);
-  for (int half = 0; half < 2; ++half) {
-    const auto random = random_words(place, rows, half, seed);
-    Vf rounded[8];
-    TE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const Vf* pair = v + 8 * half + 2 * i;
-      const Vi bits = random.word[i];
-      rounded[2 * i] = round_e2m1_stochastic(pair[0] * multiplier, bits & set1_int(0xFFFF));
-      rounded[2 * i + 1] =
-          round_e2m1_stochastic(pair[1] * multiplier, shift_right_logical<16>(bits));
-    }
-    words[half] = pack_e2m1(rounded);
+// Codes of 8 elements; `saturate` brings numbers to at most 6.
+template <int kHalf, typename Elements, typename Saturate>
+TE_INLINE Vi encode_stochastic(const Elements& elements, Vf multiplier,
+                               const numerics::PhiloxWords<RandomWord>& random,
+                               const Saturate& saturate) {
+  Vf rounded[8];
+  TE_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    const Vi bits = lanes_of<kHalf>(random.word[i / 2]);
+    rounded[i] =
+        round_e2m1_stochastic(saturate(elements[8 * kHalf + i] * multiplier),
+                              i % 2 == 0 ? bits & set1_int(0xFFFF) : shift_right_logical<16>(bits));
   }
+  return pack_e2m1(rounded);
+}
+
+template <bool kStochastic, typename Elements>
+TE_INLINE PackedBlocks encode_ordinary_blocks(const Elements& elements, const OrdinaryScale& scale,
+                                              const BlocksPlace& place, uint64_t seed) {
+  PackedBlocks packed;
+  packed.scale_code = scale.code;
+  if constexpr (kStochastic) {
+    const auto random = random_words(place, seed);
+    const auto saturate = [](Vf y) { return saturate_number(y); };
+    packed.words[0] = encode_stochastic<0>(elements, scale.multiplier, random, saturate);
+    packed.words[1] = encode_stochastic<1>(elements, scale.multiplier, random, saturate);
+  } else {
+    packed.words[0] = encode_ordinary<0>(elements, scale.multiplier);
+    packed.words[1] = encode_ordinary<8>(elements, scale.multiplier);
+  }
+  return packed;
 }
 
 // Error of the blocks under a scale: numerics/nvfp4.h.
@@ -209,7 +213,7 @@ TE_INLINE Vf error_of(const Blocks& v, const BlockScale& block, const TensorScal
   TE_UNROLL
   for (int i = 0; i < kNvfp4Block; ++i) {
     const Vf y = saturate_e2m1(v[i] * block.multiplier);
-    const Vf addend = e2m1_addend(y);
+    const Vf addend = e2m1_addend(y, kNearestAddends);
     const Vf value = (y + addend) - addend;
     const Vf error = abs(value * block.value - v[i] * tensor.scale);
     errors[i] = mode == FourOverSix::kMeanSquaredError ? error * error : error;
@@ -224,7 +228,10 @@ TE_INLINE Vf error_of(const Blocks& v, const BlockScale& block, const TensorScal
   PackedBlocks packed;
   packed.scale_code = block.code;
   if (task.options->is_stochastic) {
-    encode_stochastic(v, block.multiplier, task.place, task.options->seed, packed.words);
+    const auto random = random_words(task.place, task.options->seed);
+    const auto saturate = [](Vf y) { return saturate_e2m1(y); };
+    packed.words[0] = encode_stochastic<0>(v, block.multiplier, random, saturate);
+    packed.words[1] = encode_stochastic<1>(v, block.multiplier, random, saturate);
     return packed;
   }
   for (int half = 0; half < 2; ++half) {
