@@ -114,19 +114,27 @@ void resolve_scales(const BlockCopyTile& copy, float* values, int64_t lines, int
 // Gives blocks the amax of their square tile, where they share it.
 template <int kBlock>
 void share_amax(const BlockTile& band, BandScales<kBlock>& scales) {
-  for (int64_t col = 0; col < band.cols; col += kBlock) {
-    const int64_t count = minimum(kBlock, band.cols - col);
+  const int64_t blocks = blocks_per_row(band);
+  alignas(64) float tiles[BandScales<kBlock>::kMaxCols / kBlock];
+  for (int64_t block = 0; block < blocks; ++block) {
+    float* columns = scales.columns + block * kBlock;
+    const int64_t count = minimum(kBlock, band.cols - block * kBlock);
     Vf largest = zero();
     for_lanes<kWidth>(count, [&](int64_t i, int, auto lanes) TE_INLINE_LAMBDA {
-      largest = max(load(scales.columns + col + i, lanes), largest);
+      largest = max(load(columns + i, lanes), largest);
     });
-    const float amax = reduce_max(largest);
-    for (int64_t i = 0; band.columnwise.shares_amax && i < count; ++i) {
-      scales.columns[col + i] = amax;
+    tiles[block] = reduce_max(largest);
+    if (band.columnwise.shares_amax) {
+      const Vf shared = set1(tiles[block]);
+      for_lanes<kWidth>(count, [&](int64_t i, int, auto lanes)
+                                   TE_INLINE_LAMBDA { store(columns + i, shared, lanes); });
     }
-    for (int64_t row = 0; band.rowwise.shares_amax && row < band.rows; ++row) {
-      scales.rows[row * blocks_per_row(band) + col / kBlock] = amax;
-    }
+  }
+  for (int64_t row = 0; band.rowwise.shares_amax && row < band.rows; ++row) {
+    float* rows = scales.rows + row * blocks;
+    for_lanes<kWidth>(blocks, [&](int64_t i, int, auto lanes) TE_INLINE_LAMBDA {
+      store(rows + i, load(tiles + i, lanes), lanes);
+    });
   }
 }
 
