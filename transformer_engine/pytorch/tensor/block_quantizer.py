@@ -14,7 +14,7 @@ from ..constants import DType
 from .core_quantizer import CoreQuantizer, check_destination
 from .quantizer import as_quantizable, is_noop
 from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy, copy_layout
-from .storage.float8_tensor_storage import count_write
+from .storage.write_tracking import count_write
 
 _BlockQuantizerT = TypeVar("_BlockQuantizerT", bound="BlockScaledQuantizer")
 
@@ -174,6 +174,7 @@ class BlockScaledQuantizer(CoreQuantizer):
         dst._take_copies(*copies, self)
         for buffer in dst._buffers().values():
             count_write(buffer)
+        dst._after_bytes_written()
         return dst
 
     def _destination(self, dst: BlockScaledTensorStorage, columnwise: bool) -> Copy | None:

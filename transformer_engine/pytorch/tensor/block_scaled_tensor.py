@@ -13,7 +13,7 @@ from .quantized_tensor import QuantizedTensor
 from .quantizer import Quantizer
 from .shared_view_tensor import SharedViewTensor
 from .storage.block_scaled_storage import BlockScaledTensorStorage
-from .storage.float8_tensor_storage import count_write
+from .storage.write_tracking import count_write
 
 
 class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ignore[misc]
@@ -58,7 +58,7 @@ class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ig
         if any(self.get_usages().values()):
             try:
                 values = repr(self._dequantize_impl(self.dtype))
-            except NotImplementedError:
+            except (NotImplementedError, RuntimeError):
                 values = "not readable"
         settings = "".join(
             f"{setting.keyword}={value.name if hasattr(value, 'name') else value}, "
@@ -87,7 +87,8 @@ class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ig
         )
         if not is_same_kind:
             return False
-        pairs = {c: (self._copy(c), src._copy(c)) for c in (False, True)}
+        offered = src._current_copies("copy_")
+        pairs = {c: (self._copy(c), offered[c]) for c in (False, True)}
         shared = [(own, other) for own, other in pairs.values() if own and other]
         missing = [c for c, (own, other) in pairs.items() if own is not None and other is None]
         if not shared:
@@ -101,6 +102,7 @@ class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ig
         if values is not None:
             part = self._part(missing)
             self._require_quantizer("copy_").update_quantized(values, part)
+        self._after_bytes_written()
         return True
 
     def _part(self, columnwise: list[bool]) -> Any:
@@ -120,6 +122,7 @@ class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ig
         )
 
     def _reduce(self) -> Any:
+        self._settle("__reduce_ex__")
         metadata = self.get_metadata()
         shape, dtype = tuple(metadata.pop("shape")), metadata.pop("dtype")
         quantizer = metadata.pop("quantizer")

@@ -21,7 +21,8 @@ from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .core_quantizer import CoreQuantizer, check_destination, check_fp8_dtype
 from .quantizer import as_quantizable, is_noop, register_core
-from .storage.float8_tensor_storage import Float8TensorStorage, count_write
+from .storage.float8_tensor_storage import Float8TensorStorage
+from .storage.write_tracking import count_write
 
 _Float8QuantizerT = TypeVar("_Float8QuantizerT", bound="Float8QuantizerBase")
 

@@ -16,7 +16,8 @@ from .float8_quantizer import Float8Quantizer
 from .fsdp_tensor import FsdpTensor
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten, view_bytes
 from .quantizer import NOMINAL_DTYPES, Quantizer
-from .storage.float8_tensor_storage import Float8TensorStorage, count_write
+from .storage.float8_tensor_storage import Float8TensorStorage
+from .storage.write_tracking import count_write
 
 __all__ = [
     "Float8CurrentScalingQuantizer",

@@ -110,9 +110,12 @@ class FsdpTensor(QuantizedTensor):
         fields = gathered.shard.fsdp_assign_gathered(buffers, gathered.usages, gathered.shape)
         fields.update(shape=gathered.shape, dtype=param_dtype)
         if out is None:
-            return type(self)(**fields), ()
+            whole: Any = type(self)(**fields)
+            whole._after_bytes_written()
+            return whole, ()
         fields.pop("quantizer")
         out._adopt(fields, out._quantizer)
+        out._after_bytes_written()
         return None
 
     def _fsdp_shard(self, mesh: Any) -> Any:

@@ -14,9 +14,9 @@ from .core_quantizer import check_destination
 from .quantized_tensor import QuantizedTensor
 from .quantizer import Quantizer, is_noop
 from .shared_view_tensor import SharedViewTensor, raw_views
-from .storage.float8_tensor_storage import count_write
 from .storage.hybrid_tensor_storage import Half, HybridQuantizedTensorStorage
 from .storage.quantized_storage import QuantizedTensorStorage
+from .storage.write_tracking import count_write
 
 __all__ = ["HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"]
 
@@ -195,14 +195,17 @@ class HybridQuantizer(Quantizer):
         elif self.rowwise_usage or (is_chained and has_columnwise):
             rowwise = self.rowwise_quantizer.quantize_impl(plain)
             dst._rowwise_storage = rowwise if self.rowwise_usage else None
-        if not has_columnwise:
-            return dst
-        source = rowwise.dequantize() if is_chained else plain
+        if has_columnwise:
+            source = rowwise.dequantize() if is_chained else plain
+            self._update_columnwise(source, dst)
+        dst._after_bytes_written()
+        return dst
+
+    def _update_columnwise(self, source: torch.Tensor, dst: HybridQuantizedTensorStorage) -> None:
         if dst._columnwise_storage is not None:
             self.columnwise_quantizer.update_quantized(source, dst._columnwise_storage)
         else:
             dst._columnwise_storage = self.columnwise_quantizer.quantize_impl(source)
-        return dst
 
 
 def _half(quantizer: Quantizer, is_rowwise: bool) -> Quantizer:
@@ -264,15 +267,19 @@ class HybridQuantizedTensor(SharedViewTensor, HybridQuantizedTensorStorage):  # 
         self._init_halves(metadata["rowwise_storage"], metadata["columnwise_storage"], quantizer)
 
     def _copy_bytes_from(self, src: Any) -> bool:
+        if not isinstance(src, HybridQuantizedTensorStorage) or src._is_stale():
+            return False  # copied by its values
         try:
             self.copy_from_storage(src)
         except (TypeError, ValueError):
             return False
         for buffer in self._buffers().values():
             count_write(buffer)
+        self._after_bytes_written()
         return True
 
     def _reduce(self) -> Any:
+        self._check_current("__reduce_ex__")
         halves = {keyword: (type(half), half.get_metadata()) for keyword, half in self._halves()}
         arguments = (type(self), tuple(self.shape), self.dtype, halves, self._quantizer)
         return (_make_hybrid_tensor_in_reduce_ex, arguments)

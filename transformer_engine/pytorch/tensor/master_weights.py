@@ -24,10 +24,11 @@ from .mxfp8_tensor import MXFP8Quantizer
 from .nvfp4_tensor import NVFP4Quantizer
 from .storage.block_scaled_storage import BlockScaledTensorStorage, matrix_shape
 from .storage.float8_blockwise_tensor_storage import Float8BlockwiseQTensorStorage
-from .storage.float8_tensor_storage import Float8TensorStorage, count_write
+from .storage.float8_tensor_storage import Float8TensorStorage
 from .storage.identity_tensor_storage import IdentityTensorStorage
 from .storage.mxfp8_tensor_storage import MXFP8TensorStorage
 from .storage.nvfp4_tensor_storage import NVFP4TensorStorage
+from .storage.write_tracking import count_write
 
 OWNER = "quantize_master_weights"
 

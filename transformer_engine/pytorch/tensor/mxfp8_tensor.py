@@ -28,6 +28,7 @@ from .quantizer import register_core
 from .shared_view_tensor import raw_views
 from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy, copy_layout, matrix_shape
 from .storage.mxfp8_tensor_storage import MXFP8TensorStorage
+from .storage.write_tracking import begin_part
 
 __all__ = ["MXFP8Quantizer", "MXFP8Tensor", "MXFP8TensorStorage"]
 
@@ -157,6 +158,7 @@ def _split(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if not is_whole or tensor.dim() < 2 or size * rows % MXFP8_BLOCK_SCALING_SIZE:
         return NotImplemented
     tensor._check_scales_readable("split")
+    tensor._settle("split")
     is_shared = size * rows % _ROWS_WITHOUT_PADDING == 0 or size == length
     if not is_shared:
         warnings.warn(
@@ -179,6 +181,7 @@ def _part(tensor: Any, start: int, length: int, is_shared: bool) -> Any:
             continue
         per_scale = MXFP8_BLOCK_SCALING_SIZE if columnwise else 1
         data = view_bytes(aten.slice.Tensor, held[0], 0, start, start + length)
+        begin_part(held[0], data)
         begin, end = first // per_scale, (first + rows) // per_scale
         own = view_bytes(aten.slice.Tensor, held[1], 0, begin, end)
         if not is_shared:

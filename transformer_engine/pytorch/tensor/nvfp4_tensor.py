@@ -27,8 +27,8 @@ from .quantized_tensor import aten
 from .quantizer import register_core
 from .shared_view_tensor import raw_views
 from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy
-from .storage.float8_tensor_storage import count_write
 from .storage.nvfp4_tensor_storage import NVFP4TensorStorage
+from .storage.write_tracking import count_write
 
 __all__ = ["NVFP4Quantizer", "NVFP4Tensor", "NVFP4TensorStorage"]
 
@@ -259,6 +259,7 @@ def _zero(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         if buffer is not None:
             buffer.zero_()
             count_write(buffer)
+    tensor._after_bytes_written()
     return tensor
 
 

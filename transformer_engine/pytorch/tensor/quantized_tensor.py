@@ -26,8 +26,8 @@ from torch.overrides import enable_reentrant_dispatch
 from torch.utils._pytree import tree_map
 
 from .quantizer import HIGH_PRECISION_DTYPES, NOMINAL_DTYPES, Quantizer
-from .storage.float8_tensor_storage import count_write
 from .storage.quantized_storage import QuantizedTensorStorage
+from .storage.write_tracking import count_write
 
 aten = torch.ops.aten
 _TensorT = TypeVar("_TensorT", bound="QuantizedTensor")

@@ -21,12 +21,13 @@ from .master_weights import (
 from .quantizer import Quantizer
 from .storage.block_scaled_storage import BlockScaledTensorStorage
 from .storage.float8_blockwise_tensor_storage import Float8BlockwiseQTensorStorage
-from .storage.float8_tensor_storage import Float8TensorStorage, count_write
+from .storage.float8_tensor_storage import Float8TensorStorage
 from .storage.hybrid_tensor_storage import HybridQuantizedTensorStorage
 from .storage.identity_tensor_storage import IdentityTensorStorage
 from .storage.mxfp8_tensor_storage import MXFP8TensorStorage
 from .storage.nvfp4_tensor_storage import NVFP4TensorStorage
 from .storage.quantized_storage import QuantizedTensorStorage
+from .storage.write_tracking import count_write, track_copies
 
 
 def replace_raw_data(tensor: Any, new_raw_data: torch.Tensor) -> None:
@@ -60,7 +61,9 @@ def replace_raw_data(tensor: Any, new_raw_data: torch.Tensor) -> None:
         if is_transpose_current:
             tensor._mark_transpose_current()
     elif isinstance(tensor, (Float8BlockwiseQTensorStorage, NVFP4TensorStorage)):
+        tensor._settle("replace_raw_data")
         tensor._rowwise_data = _moved(tensor._rowwise_data, new_raw_data)
+        track_copies(tensor._rowwise_data, tensor._columnwise_data)
     elif isinstance(tensor, IdentityTensorStorage):
         tensor._hp_data = _moved(tensor._hp_data, new_raw_data)
     elif isinstance(tensor, HybridQuantizedTensorStorage) and tensor._rowwise_storage is not None:
@@ -216,10 +219,13 @@ def _process_gathered(weight: Any) -> None:
             count_write(buffer)
         if weight._columnwise_data is not None or is_wanted:
             weight._create_columnwise()
+        weight._after_bytes_written()
+    elif isinstance(weight, MXFP8TensorStorage):
+        weight._after_bytes_written()
     elif isinstance(weight, HybridQuantizedTensorStorage):
         for _, half in weight._halves():
             _process_gathered(half)
-    elif not isinstance(weight, (IdentityTensorStorage, MXFP8TensorStorage)):
+    elif not isinstance(weight, IdentityTensorStorage):
         raise NotImplementedError(
             f"post_all_gather_processing: model_weights holds a {type(weight).__name__}; only "
             "quantized weights are supported in this version."

@@ -18,6 +18,7 @@ import torch
 from ...constants import TE_DType
 from ...cpp_extensions import cast as tex
 from .quantized_storage import QuantizedTensorStorage
+from .write_tracking import follow, mark_written, share_state, stale_copy, stale_error, track_copies
 
 # A copy as native code gives and takes it: (data, scale_inv, amax, kind, dtype, flags).
 Copy = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, int, int, int]
@@ -123,6 +124,7 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
                     f"{type(self).__name__}: {setting.keyword} is missing; it is required."
                 )
             setattr(self, name, setting.convert(value))
+        track_copies(self._rowwise_data, self._columnwise_data)
         if given:
             known = [*self._buffer_keywords.values()]
             known += [setting.keyword for setting in self._settings.values()]
@@ -216,6 +218,7 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
     def _native_operand(self) -> tuple[Copy | None, Copy | None]:
         """(rowwise, columnwise) as native steps read them."""
         self._check_scales_readable("_native_operand")
+        self._settle("_native_operand")
         return self._copy(columnwise=False), self._copy(columnwise=True)
 
     def get_usages(self) -> dict[str, bool]:
@@ -246,6 +249,77 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
         if not columnwise:
             self._set_copy(True, None)
 
+    # --- copies of different age ----------------------------------------------------------------
+
+    def _is_derivable(self) -> bool:
+        """Whether one copy follows from the other exactly, without quantizing again."""
+        return False
+
+    def _derived(self, columnwise: bool) -> list[torch.Tensor | None]:
+        """Data, scales and amax (if any) of one copy, made from the other."""
+        raise NotImplementedError(f"{type(self).__name__}._derived is not implemented.")
+
+    def _derive_copy(self, columnwise: bool) -> None:
+        """Make one copy from the other, into the buffers that are held."""
+        fields, made = self._copy_fields[columnwise], self._derived(columnwise)
+        for name, buffer in zip(fields, made, strict=False):
+            held = getattr(self, name)
+            if held is None or buffer is None or held.shape != buffer.shape:
+                setattr(self, name, buffer)
+            else:
+                held.copy_(buffer)
+        source, target = (
+            getattr(self, self._copy_fields[c][0]) for c in (not columnwise, columnwise)
+        )
+        follow(source, target)
+
+    def _create_columnwise(self) -> None:
+        """Make the columnwise copy from the rowwise one."""
+        self._derive_copy(columnwise=True)
+
+    def _after_bytes_written(self) -> None:
+        mark_written(self._rowwise_data, self._columnwise_data)
+
+    def _settle(self, method: str) -> None:
+        """Make a copy that is older than the other one again.
+
+        Raises
+        ------
+        RuntimeError
+            If it does not follow from the other one.
+        """
+        stale = stale_copy(self._rowwise_data, self._columnwise_data)
+        if stale is None:
+            return
+        held = self.get_usages()
+        if stale == "one" or not (all(held.values()) and self._is_derivable()):
+            raise stale_error(f"{type(self).__name__}.{method}", stale)
+        self._derive_copy(columnwise=stale == "columnwise")
+
+    def _current_copies(self, method: str) -> tuple[Copy | None, Copy | None]:
+        """(rowwise, columnwise), of which one that is older than the other counts as not held."""
+        stale = stale_copy(self._rowwise_data, self._columnwise_data)
+        if stale == "one" or (stale is not None and not all(self.get_usages().values())):
+            self._settle(method)
+        return (
+            None if stale == "rowwise" else self._copy(columnwise=False),
+            None if stale == "columnwise" else self._copy(columnwise=True),
+        )
+
+    def _settle_wanted(self, rowwise: bool, columnwise: bool) -> None:
+        """Before copies are dropped: what stays must be current."""
+        stale = stale_copy(self._rowwise_data, self._columnwise_data)
+        if (
+            stale == "one"
+            or (stale == "rowwise" and rowwise)
+            or (stale == "columnwise" and columnwise)
+        ):
+            self._settle("update_usage")
+
+    def _mapped_metadata(self, function: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+        self._settle("clone")
+        return super()._mapped_metadata(function)
+
     def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
         """(rowwise data, columnwise data)."""
         return self._rowwise_data, self._columnwise_data
@@ -265,6 +339,7 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
             if data is not None:
                 keyword = self._buffer_keywords[name]
                 metadata[keyword] = view(torch.ops.aten.view.default, data, shape)
+                share_state(data, metadata[keyword])
         return {**metadata, "shape": torch.Size(shape)}
 
     def _is_same_format(self, other: BlockScaledTensorStorage) -> bool:
@@ -273,6 +348,8 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
     def _check_copyable(self, src: QuantizedTensorStorage, method: str) -> None:
         """The settings of both must agree, too."""
         super()._check_copyable(src, method)
+        assert isinstance(src, BlockScaledTensorStorage)
+        src._settle(method)
         for name, setting in self._settings.items():
             own, other = getattr(self, name), getattr(src, name)
             if own != other:
@@ -307,6 +384,7 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
             For scales in the order of a GPU's GEMM.
         """
         self._check_scales_readable("fsdp_pre_all_gather")
+        self._settle("fsdp_pre_all_gather")
         self.fsdp_buffer_fields(usages)  # which refuses what cannot be gathered at all
         rows = matrix_shape(self._shape)[0]
         buffers: dict[str, torch.Tensor] = {}
@@ -362,7 +440,8 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
     # --- values ---------------------------------------------------------------------------------
 
     def _dequantize_impl(self, dtype: torch.dtype) -> torch.Tensor:
-        rowwise, columnwise = self._native_operand()
+        self._check_scales_readable("dequantize")
+        rowwise, columnwise = self._current_copies("dequantize")
         if rowwise is None and columnwise is None:
             raise RuntimeError(
                 f"{type(self).__name__}.dequantize: the tensor holds no data; it was moved out or "

@@ -87,22 +87,24 @@ class Float8BlockwiseQTensorStorage(BlockScaledTensorStorage):
             "force_pow_2_scales": bool(flags & FLAG_POWERS_OF_TWO),
         }
 
-    def _create_columnwise(self) -> None:
-        """Make the columnwise copy from the rowwise one: for tiles, its transpose."""
-        assert self._is_2D_scaled and self._rowwise_data is not None
-        scales = self._rowwise_scale_inv
-        assert scales is not None
+    def _is_derivable(self) -> bool:
+        return self._is_2D_scaled
+
+    def _derived(self, columnwise: bool) -> list[torch.Tensor | None]:
+        """One copy from the other: for tiles, its transpose."""
+        held = self._copy(not columnwise)
+        assert self._is_2D_scaled and held is not None
+        data, scales = held[:2]
+        assert data is not None and scales is not None
         rows, cols = matrix_shape(self._shape)
-        layout = copy_layout(self._copy_format(columnwise=True), True, self._shape)
-        data = self._columnwise_data
-        if data is None:
-            data = self._rowwise_data.new_empty(cols, rows)
-            self._columnwise_scale_inv = scales.new_zeros(layout["scales"])
-        assert self._columnwise_scale_inv is not None
-        tex.transpose_bytes(self._rowwise_data.contiguous().view(rows, cols), output=data)
-        across, down = layout["scales"][0], scales.shape[0]
-        self._columnwise_scale_inv[:, :down] = scales[:, :across].t()
-        self._columnwise_data = data
+        stored = (rows, cols) if columnwise else (cols, rows)
+        made = data.new_empty(stored[::-1])
+        tex.transpose_bytes(data.contiguous().view(stored), output=made)
+        layout = copy_layout(self._copy_format(columnwise), columnwise, self._shape)
+        spread = scales.new_zeros(layout["scales"])
+        across, down = spread.shape[0], scales.shape[0]
+        spread[:, :down] = scales[:, :across].t()
+        return [made if columnwise else made.view(self._shape), spread]
 
     def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:
         """The rowwise copy of square tiles; the columnwise one is made from it on demand.
@@ -133,6 +135,7 @@ class Float8BlockwiseQTensorStorage(BlockScaledTensorStorage):
             Nothing is changed then.
         """
         rowwise, columnwise = self._wanted_usages(rowwise_usage, columnwise_usage)
+        self._settle_wanted(rowwise, columnwise)
         held = self.get_usages()
         if not (rowwise or columnwise):
             raise AssertionError(

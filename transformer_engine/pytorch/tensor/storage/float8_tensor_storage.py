@@ -16,20 +16,10 @@ import torch
 from ...constants import DType, TE_DType
 from ...cpp_extensions import cast as tex
 from .quantized_storage import QuantizedTensorStorage
+from .write_tracking import count_write, version_of
 
 _COPY_KIND = 1  # CopyKind::kTensor in csrc/operand.h
 _DEQUANTIZED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """Number of writes torch has counted; inference tensors do not count."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def count_write(tensor: torch.Tensor | None) -> None:
-    """Tell torch about a write it did not see."""
-    if tensor is not None and not tensor.is_inference():
-        torch.autograd.graph.increment_version(tensor)
 
 
 class Float8TensorStorage(QuantizedTensorStorage):

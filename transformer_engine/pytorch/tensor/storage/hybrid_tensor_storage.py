@@ -11,6 +11,7 @@ import torch
 
 from ...constants import TE_DType
 from .quantized_storage import QuantizedTensorStorage
+from .write_tracking import mark_written, stale_copy, stale_error, track_copies
 
 Half = QuantizedTensorStorage | None
 
@@ -60,6 +61,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         self._rowwise_storage = rowwise
         self._columnwise_storage = columnwise
         self._quantizer = quantizer
+        track_copies(*self._tracked())
 
     def __repr__(self) -> str:
         return (
@@ -100,6 +102,8 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             If a demanded copy is not there: neither is made from the other. Nothing is changed.
         """
         held = self.get_usages()
+        keeps = (rowwise_usage is not False, columnwise_usage is not False)
+        self._check_current("update_usage", *keeps)
         for name, demanded in (("rowwise", rowwise_usage), ("columnwise", columnwise_usage)):
             if demanded and not held[name]:
                 raise RuntimeError(
@@ -113,6 +117,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
 
     def _native_operand(self) -> tuple[Any, Any]:
         """(rowwise, columnwise) as native steps read them, each from its half."""
+        self._check_current("_native_operand")
         rowwise = columnwise = None
         if self._rowwise_storage is not None:
             rowwise = _operand_of(self._rowwise_storage)[0]
@@ -121,6 +126,26 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             if columnwise is None and other is not None and other[3] == 0:
                 columnwise = other  # high precision serves products in both directions
         return rowwise, columnwise
+
+    def _tracked(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """A data buffer of each half."""
+        return _first_buffer(self._rowwise_storage), _first_buffer(self._columnwise_storage)
+
+    def _is_stale(self) -> bool:
+        return stale_copy(*self._tracked()) is not None
+
+    def _check_current(self, method: str, rowwise: bool = True, columnwise: bool = True) -> None:
+        """Refuse a copy, of those to be read, that is older than the other one."""
+        stale = stale_copy(*self._tracked())
+        if (
+            stale == "one"
+            or (stale == "rowwise" and rowwise)
+            or (stale == "columnwise" and columnwise)
+        ):
+            raise stale_error(f"{type(self).__name__}.{method}", stale)
+
+    def _after_bytes_written(self) -> None:
+        mark_written(*self._tracked())
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
         """(data of the rowwise copy, data of the columnwise copy)."""
@@ -148,6 +173,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return metadata
 
     def _mapped_metadata(self, function: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+        self._check_current("clone")
         mapped: dict[str, Any] = self._with_halves(lambda half: half._mapped_metadata(function))
         return mapped
 
@@ -167,9 +193,11 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             If they do not.
         """
         self._check_copyable(src, "copy_from_storage")
+        src._check_current("copy_from_storage")  # type: ignore[attr-defined]  # just checked
         other = dict(src._halves())  # type: ignore[attr-defined]  # just checked
         for keyword, half in self._halves():
             half.copy_from_storage(other[keyword])
+        self._after_bytes_written()
 
     def _check_copyable(self, src: QuantizedTensorStorage, method: str) -> None:
         super()._check_copyable(src, method)
@@ -194,6 +222,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         )
 
     def fsdp_extract_buffers(self, usages: dict[str, bool]) -> dict[str, torch.Tensor]:
+        self._check_current("fsdp_pre_all_gather", usages["rowwise"], usages["columnwise"])
         return {
             f"{keyword}.{name}": buffer
             for keyword, half in self._gathered_halves(usages)
@@ -234,6 +263,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             raise RuntimeError(
                 f"{type(self).__name__}.dequantize: the tensor holds no data; it was dropped."
             )
+        self._check_current("dequantize", columnwise=False)
         return held.dequantize(dtype=dtype)
 
     def dequantize(self, *, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -252,3 +282,9 @@ def _operand_of(half: QuantizedTensorStorage) -> tuple[Any, Any]:
 
 def _holds(half: Half, name: str) -> bool:
     return half is not None and half.get_usages()[name]
+
+
+def _first_buffer(half: Half) -> torch.Tensor | None:
+    if half is None:
+        return None
+    return next((buffer for buffer in half._buffers().values() if buffer is not None), None)

@@ -15,6 +15,7 @@ from .block_scaled_storage import (
     KIND_MXFP8,
     BlockScaledTensorStorage,
     Setting,
+    copy_layout,
     matrix_shape,
 )
 
@@ -73,6 +74,27 @@ class MXFP8TensorStorage(BlockScaledTensorStorage):
         flags = FLAG_SQUARE_TILES if self._with_2d_quantization else 0
         return KIND_MXFP8, int(self._fp8_dtype), flags
 
+    def _is_derivable(self) -> bool:
+        return self._with_2d_quantization
+
+    def _derived(self, columnwise: bool) -> list[torch.Tensor | None]:
+        """One copy from the other: for tiles, the same data, and a scale for each of 32 lines."""
+        held = self._copy(not columnwise)
+        assert self._with_2d_quantization and held is not None
+        data, scales = held[:2]
+        assert data is not None and scales is not None
+        layout = copy_layout(self._copy_format(columnwise), columnwise, self._shape)
+        made = scales.new_zeros(layout["scales"])
+        size, (rows, cols) = MXFP8_BLOCK_SCALING_SIZE, matrix_shape(self._shape)
+        down, across = -(-rows // size), -(-cols // size)
+        if columnwise:
+            tiles = scales[:rows:size, :across]
+            made[:down, :cols] = tiles.repeat_interleave(size, dim=1)[:, :cols]
+        else:
+            tiles = scales[:down, :cols:size]
+            made[:rows, :across] = tiles.repeat_interleave(size, dim=0)[:rows]
+        return [data.clone(), made]
+
     @classmethod
     def _settings_of_format(cls, copy_format: tuple[int, int, int]) -> dict[str, Any]:
         _, dtype, flags = copy_format
@@ -95,4 +117,5 @@ class MXFP8TensorStorage(BlockScaledTensorStorage):
         for name, is_wanted in zip(("rowwise", "columnwise"), wanted, strict=True):
             if is_wanted and not self.get_usages()[name]:
                 raise RuntimeError(self._missing_usage(name))
+        self._settle_wanted(*wanted)
         self._drop_unwanted(*wanted)

@@ -134,13 +134,17 @@ class NVFP4TensorStorage(BlockScaledTensorStorage):
             settings["with_rht"] = bool(columnwise[5] & FLAG_HADAMARD)
         return settings
 
-    def _create_columnwise(self) -> None:
-        """Make the columnwise copy from the rowwise one: for tiles, its transpose."""
-        data, scales, amax = self._rowwise_data, self._rowwise_scale_inv, self._amax_rowwise
+    def _is_derivable(self) -> bool:
+        return self._with_2d_quantization and not self._with_rht
+
+    def _derived(self, columnwise: bool) -> list[torch.Tensor | None]:
+        """One copy from the other: for tiles, its transpose."""
+        held = self._copy(not columnwise)
+        assert self._is_derivable() and held is not None
+        data, scales, amax = held[:3]
         assert data is not None and scales is not None and amax is not None
-        assert self._with_2d_quantization and not self._with_rht
-        rows, cols = matrix_shape(self._shape)
-        layout = copy_layout(self._copy_format(columnwise=True), True, self._shape)
+        rows, cols = matrix_shape(self._shape)[:: 1 if columnwise else -1]  # of what is held
+        layout = copy_layout(self._copy_format(columnwise), columnwise, self._shape)
         elements = torch.stack((data & 15, data >> 4), dim=2).view(data.shape[0], -1)
         transposed = data.new_zeros(layout["data"][0], 2 * layout["data"][1])
         transposed[:, :rows] = elements[:, :cols].t()
@@ -149,9 +153,7 @@ class NVFP4TensorStorage(BlockScaledTensorStorage):
         blocks = scales[:rows:NVFP4_BLOCK_SCALING_SIZE].t()
         spread = blocks.repeat_interleave(NVFP4_BLOCK_SCALING_SIZE, dim=0)[:cols]
         made[:cols, : spread.shape[1]] = spread
-        self._columnwise_data = transposed[:, ::2] | (transposed[:, 1::2] << 4)
-        self._columnwise_scale_inv = made
-        self._amax_columnwise = amax.clone()
+        return [transposed[:, ::2] | (transposed[:, 1::2] << 4), made, amax.clone()]
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
@@ -167,6 +169,7 @@ class NVFP4TensorStorage(BlockScaledTensorStorage):
             If a demanded copy is not there and cannot be made; nothing is changed then.
         """
         rowwise, columnwise = self._wanted_usages(rowwise_usage, columnwise_usage)
+        self._settle_wanted(rowwise, columnwise)
         held = self.get_usages()
         if rowwise and not held["rowwise"]:
             raise RuntimeError(self._missing_usage("rowwise"))
