@@ -45,6 +45,21 @@ def test_the_shape_is_the_logical_one_whatever_is_held(make, usages, shape):
     assert storage.device == torch.device("cpu")
 
 
+@ALL
+def test_usages_are_flags_or_none(make):
+    for tensor in (make_storage(make), make()(random_tensor(SHAPE))):
+        held = tensor.get_usages()
+        for name in ("rowwise_usage", "columnwise_usage"):
+            for value in ("no", 2, 0.0, [], "True"):
+                message = rf"{type(tensor).__name__}\.update_usage: {name} is .*True or False"
+                with pytest.raises(TypeError, match=message):
+                    tensor.update_usage(**{name: value})
+        for name in held:
+            with pytest.raises(TypeError, match=rf"\.set_usage: {name} is 'no'.*True or False"):
+                tensor._quantizer.set_usage(**{name: "no"})
+        assert tensor.get_usages() == held == tensor._quantizer.get_usages()
+
+
 def test_the_shape_of_a_bare_transpose_is_two_dimensional():
     storage = Float8TensorStorage(
         data=None,

@@ -232,9 +232,10 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
     ) -> tuple[bool, bool]:
         """What `update_usage` asks for, None standing for the present state."""
         held = self.get_usages()
+        asked = self._checked_usages(rowwise_usage, columnwise_usage)
         return (
-            held["rowwise"] if rowwise_usage is None else bool(rowwise_usage),
-            held["columnwise"] if columnwise_usage is None else bool(columnwise_usage),
+            held["rowwise"] if asked[0] is None else asked[0],
+            held["columnwise"] if asked[1] is None else asked[1],
         )
 
     def _missing_usage(self, name: str, remedy: str = "Quantize again.") -> str:

@@ -220,6 +220,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
         RuntimeError
             If a copy is demanded that cannot be made; nothing is changed then.
         """
+        rowwise_usage, columnwise_usage = self._checked_usages(rowwise_usage, columnwise_usage)
         if rowwise_usage and self._data is None:
             raise RuntimeError(
                 f"{type(self).__name__}.update_usage: rowwise_usage is True, but only the "

@@ -101,6 +101,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         RuntimeError
             If a demanded copy is not there: neither is made from the other. Nothing is changed.
         """
+        rowwise_usage, columnwise_usage = self._checked_usages(rowwise_usage, columnwise_usage)
         held = self.get_usages()
         keeps = (rowwise_usage is not False, columnwise_usage is not False)
         self._check_current("update_usage", *keeps)

@@ -69,6 +69,7 @@ class IdentityTensorStorage(QuantizedTensorStorage):
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
         """Drops the values when neither copy is wanted any more; otherwise nothing to do."""
+        rowwise_usage, columnwise_usage = self._checked_usages(rowwise_usage, columnwise_usage)
         if rowwise_usage is False and columnwise_usage is False:
             self._hp_data = None
         elif (rowwise_usage or columnwise_usage) and self._hp_data is None:

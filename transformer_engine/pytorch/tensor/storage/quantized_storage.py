@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
+from ...arguments import check_flag
+
 _StorageT = TypeVar("_StorageT", bound="QuantizedTensorStorage")
 
 
@@ -136,6 +138,18 @@ class QuantizedTensorStorage:
                 "cannot be quantized. Copy it into a tensor that has one, or set _quantizer."
             )
         return self._quantizer
+
+    def _checked_usages(
+        self, rowwise_usage: bool | None, columnwise_usage: bool | None
+    ) -> tuple[bool | None, bool | None]:
+        """The arguments of `update_usage` as bools or None."""
+        owner = f"{type(self).__name__}.update_usage"
+        return (
+            None if rowwise_usage is None else check_flag(owner, "rowwise_usage", rowwise_usage),
+            None
+            if columnwise_usage is None
+            else check_flag(owner, "columnwise_usage", columnwise_usage),
+        )
 
     def _buffers(self) -> dict[str, torch.Tensor | None]:
         return {name: getattr(self, name) for name in self._buffer_keywords}
