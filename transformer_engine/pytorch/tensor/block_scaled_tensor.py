@@ -51,6 +51,7 @@ class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ig
             device = torch.get_default_device() if held is None else held.device
         self = QuantizedTensor._make_wrapper(cls, shape, dtype, device, requires_grad)
         self._init_fields(fields, None if quantizer is None else quantizer.copy_for_tensor())
+        self._check_data()
         return self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]

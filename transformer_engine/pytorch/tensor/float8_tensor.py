@@ -64,12 +64,7 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
         quantizer: Quantizer | None = None,
         device: torch.device | None = None,
     ) -> Float8Tensor:
-        for name, buffer in (("data", data), ("data_transpose", data_transpose)):
-            if buffer is not None and buffer.numel() != math.prod(shape):
-                raise ValueError(
-                    f"{cls.__name__}: {name} has shape {tuple(buffer.shape)}; as many elements as "
-                    f"in shape {tuple(shape)} are required."
-                )
+        cls._check_sizes(shape, data, data_transpose)
         source = next((b for b in (data, data_transpose) if b is not None), fp8_scale_inv)
         strides = data.stride() if data is not None and data.shape == torch.Size(shape) else None
         offset: Any = None if data is None or strides is None else data.storage_offset()

@@ -248,6 +248,7 @@ class HybridQuantizedTensor(SharedViewTensor, HybridQuantizedTensorStorage):  # 
         self = QuantizedTensor._make_wrapper(cls, shape, dtype, device, requires_grad)
         own = None if quantizer is None else quantizer.copy_for_tensor()
         self._init_halves(rowwise_storage, columnwise_storage, own)
+        self._check_halves()
         return self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]

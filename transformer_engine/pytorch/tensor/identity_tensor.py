@@ -121,6 +121,7 @@ class IdentityTensor(FsdpTensor, IdentityTensorStorage):  # type: ignore[misc]
         requires_grad: bool = False,
         quantizer: Quantizer | None = None,
     ) -> IdentityTensor:
+        cls._check_buffer_shape("hp_data", hp_data, shape, shape)
         self = QuantizedTensor._make_wrapper(
             cls, shape, dtype, hp_data.device, requires_grad, hp_data.stride()
         )

@@ -46,6 +46,19 @@ def test_the_shape_is_the_logical_one_whatever_is_held(make, usages, shape):
 
 
 @ALL
+@pytest.mark.parametrize("usages", USAGES.values(), ids=USAGES)
+def test_constructors_refuse_a_shape_that_is_not_that_of_the_buffers(make, usages):
+    for tensor in (make_storage(make, **usages), make(**usages)(random_tensor(SHAPE))):
+        metadata = tensor.get_metadata()
+        again = type(tensor)(**metadata)
+        for name, buffer in tensor._buffers().items():
+            assert again._buffers()[name] is buffer
+        for shape in ((4, 6, 40), (24, 40), (), (0, 10)):
+            with pytest.raises(ValueError, match=r" has shape \(.*required|asks for \("):
+                type(tensor)(**{**metadata, "shape": shape})
+
+
+@ALL
 def test_usages_are_flags_or_none(make):
     for tensor in (make_storage(make), make()(random_tensor(SHAPE))):
         held = tensor.get_usages()

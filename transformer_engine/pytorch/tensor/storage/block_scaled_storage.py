@@ -108,6 +108,19 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
         self._init_fields(fields, quantizer)
         self._shape = self._shape_of_buffers() if shape is None else torch.Size(shape)
         self._dtype = dtype
+        self._check_data()
+
+    def _check_data(self) -> None:
+        """Refuse data that is not of the logical shape."""
+        for is_columnwise, fields in ((False, self._copy_fields[0]), (True, self._copy_fields[1])):
+            data = getattr(self, fields[0])
+            if data is not None:
+                keyword, needed = self._buffer_keywords[fields[0]], self._data_shape(is_columnwise)
+                self._check_buffer_shape(keyword, data, needed, self._shape)
+
+    def _data_shape(self, columnwise: bool) -> Sequence[int]:
+        """Shape of the data of one copy."""
+        raise NotImplementedError
 
     def _init_fields(self, fields: dict[str, Any], quantizer: Any) -> None:
         """Set buffers and settings from constructor keywords."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -69,6 +70,9 @@ class Float8BlockwiseQTensorStorage(BlockScaledTensorStorage):
         if self._columnwise_data is not None:
             return torch.Size(self._columnwise_data.shape[::-1])
         raise self._no_shape()
+
+    def _data_shape(self, columnwise: bool) -> Sequence[int]:
+        return matrix_shape(self._shape)[::-1] if columnwise else self._shape
 
     def _keeps_buffers(self, shape: torch.Size) -> bool:
         axes = 2 if self._is_2D_scaled else 1

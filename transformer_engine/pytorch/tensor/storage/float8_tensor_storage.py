@@ -8,6 +8,7 @@ copy is the physical transpose, uint8 [K, M], with K the last axis and M the pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -90,6 +91,19 @@ class Float8TensorStorage(QuantizedTensorStorage):
                 )
         self._shape = torch.Size(shape)
         self._dtype = dtype
+        self._check_sizes(self._shape, data, data_transpose)
+
+    @classmethod
+    def _check_sizes(
+        cls, shape: Sequence[int], data: torch.Tensor | None, transpose: torch.Tensor | None
+    ) -> None:
+        """Refuse buffers that are not of a logical shape."""
+        for name, buffer in (("data", data), ("data_transpose", transpose)):
+            if buffer is not None and buffer.numel() != math.prod(shape):
+                raise ValueError(
+                    f"{cls.__name__}: {name} has shape {tuple(buffer.shape)}; as many elements as "
+                    f"in shape {tuple(shape)} are required."
+                )
 
     def _init_storage(
         self,

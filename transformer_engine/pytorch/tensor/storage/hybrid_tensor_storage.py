@@ -56,6 +56,15 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             )
         self._shape = torch.Size(held.size() if held is not None and shape is None else shape)
         self._dtype = held._dtype if held is not None and dtype is None else dtype  # type: ignore[assignment]
+        self._check_halves()
+
+    def _check_halves(self) -> None:
+        for keyword, half in self._halves():
+            if half.size() != self._shape:
+                raise ValueError(
+                    f"{type(self).__name__}: {keyword} has shape {tuple(half.size())}; shape is "
+                    f"{tuple(self._shape)}, that of both halves is required. Pass views of them."
+                )
 
     def _init_halves(self, rowwise: Half, columnwise: Half, quantizer: Any) -> None:
         self._rowwise_storage = rowwise

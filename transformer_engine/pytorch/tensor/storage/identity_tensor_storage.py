@@ -46,6 +46,7 @@ class IdentityTensorStorage(QuantizedTensorStorage):
         self._quantizer = quantizer
         self._shape = hp_data.shape if shape is None else torch.Size(shape)
         self._dtype = dtype or hp_data.dtype
+        self._check_buffer_shape("hp_data", hp_data, self._shape, self._shape)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={tuple(self._shape)}, dtype={self._dtype})"

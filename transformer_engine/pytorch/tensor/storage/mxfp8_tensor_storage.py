@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -63,6 +64,9 @@ class MXFP8TensorStorage(BlockScaledTensorStorage):
             if data is not None:
                 return data.shape
         raise self._no_shape()
+
+    def _data_shape(self, columnwise: bool) -> Sequence[int]:
+        return self._shape
 
     def _keeps_buffers(self, shape: torch.Size) -> bool:
         return len(shape) > 0 and shape[-1] == matrix_shape(self._shape)[1]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -86,6 +87,10 @@ class NVFP4TensorStorage(BlockScaledTensorStorage):
                 sizes = (data.shape[0], 2 * data.shape[1])
                 return torch.Size(sizes[::-1] if is_transposed else sizes)
         raise self._no_shape()
+
+    def _data_shape(self, columnwise: bool) -> Sequence[int]:
+        rows, cols = matrix_shape(self._shape)[:: -1 if columnwise else 1]
+        return rows, -(-cols // NVFP4_BLOCK_SCALING_SIZE) * NVFP4_BLOCK_SCALING_SIZE // 2
 
     def _keeps_buffers(self, shape: torch.Size) -> bool:
         return len(shape) > 0 and shape[-1] == matrix_shape(self._shape)[1]

@@ -151,6 +151,18 @@ class QuantizedTensorStorage:
             else check_flag(owner, "columnwise_usage", columnwise_usage),
         )
 
+    @classmethod
+    def _check_buffer_shape(
+        cls, keyword: str, buffer: torch.Tensor, needed: Sequence[int], shape: Sequence[int]
+    ) -> None:
+        """Refuse a constructor's buffer whose shape is not what the logical shape asks for."""
+        if buffer.shape != torch.Size(needed):
+            raise ValueError(
+                f"{cls.__name__}: {keyword} has shape {tuple(buffer.shape)}; shape {tuple(shape)} "
+                f"asks for {tuple(needed)}. Pass the shape that the buffers "
+                "are of."
+            )
+
     def _buffers(self) -> dict[str, torch.Tensor | None]:
         return {name: getattr(self, name) for name in self._buffer_keywords}
 
