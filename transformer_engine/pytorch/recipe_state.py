@@ -98,6 +98,7 @@ def native_recipe(recipe: Recipe) -> Any:
     native = recipe._native
     if native is not None:
         return native
+    recipe.check_assigned_fields()
     if recipe.custom():  # a factory's text does not say what it makes
         native = _make_native_recipe(recipe)
         recipe._native = native  # type: ignore[misc]  # shadows the class's default
@@ -175,12 +176,13 @@ class RecipeState(ABC):
         Raises
         ------
         ValueError
-            For an object that is no known recipe.
+            For an object that is no known recipe, or one with fields that were assigned nonsense.
         """
         if not isinstance(recipe, Recipe):
             raise ValueError(
                 f"RecipeState.create: recipe is a {type(recipe).__name__}; a Recipe is required."
             )
+        recipe.check_assigned_fields()
         for family, state_class in _state_classes().items():
             if getattr(recipe, family)():
                 return state_class(recipe, **kwargs)

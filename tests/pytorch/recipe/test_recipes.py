@@ -13,6 +13,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+import transformer_engine.pytorch as te
 from transformer_engine.common.recipe import (
     CustomRecipe,
     DelayedScaling,
@@ -25,6 +26,7 @@ from transformer_engine.common.recipe import (
     QParams,
     Recipe,
 )
+from transformer_engine.pytorch.recipe_state import RecipeState
 
 
 def make_quantizer(role):
@@ -237,6 +239,43 @@ def test_refusals_say_who_what_the_rule_and_what_to_do(cls, field, value, text):
     assert f"{cls.__name__}: {field} {text}" in str(caught.value)
     assert "FormatLimits" not in str(caught.value)
     assert len(caught.value.errors()) == 1
+
+
+@pytest.mark.parametrize(
+    ("cls", "field", "value", "text"), [bad for bad in BAD_FIELDS if issubclass(bad[0], Recipe)]
+)
+def test_what_was_assigned_is_validated_when_the_recipe_is_used(cls, field, value, text):
+    recipe = cls(**ALL.get(cls, {}))
+    good = getattr(recipe, field)
+    with te.autocast(recipe=recipe):
+        pass
+    for one in (recipe, copy.copy(recipe)):
+        setattr(one, field, value)
+        uses = [
+            te.autocast(recipe=one).__enter__,
+            lambda one=one: RecipeState.create(one, mode="forward"),
+            te.autocast(recipe=copy.copy(one)).__enter__,
+        ]
+        for use in uses:
+            with pytest.raises(ValueError) as caught:
+                use()
+            assert str(caught.value).startswith(f"{cls.__name__}: {field} {text}")
+        assert getattr(one, field) is value
+        setattr(one, field, good)
+        with te.autocast(recipe=one):
+            pass
+
+
+def test_what_was_assigned_is_converted_as_by_the_constructor():
+    recipe = DelayedScaling()
+    recipe.margin = "3"
+    with te.autocast(recipe=recipe):
+        assert recipe == DelayedScaling(margin=3)
+        assert repr(recipe) == repr(DelayedScaling(margin=3))
+    recipe = Float8CurrentScaling()
+    recipe.fp8_quant_fwd_inp = 3
+    with pytest.raises(ValueError, match="fp8_quant_fwd_inp is 3; a QParams object is required"):
+        te.autocast(recipe=recipe).__enter__()
 
 
 def test_a_missing_factory_is_named():

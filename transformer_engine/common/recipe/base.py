@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from pydantic import ValidationError
+from pydantic_core import ArgsKwargs
+
 from ..environment import read_text
-from .field_errors import default_remedy, either
+from .field_errors import default_remedy, either, received
 from .formats import Format, QParams
 
 BackwardOverride = Literal["high_precision", "dequantized"]
@@ -18,6 +22,8 @@ BACKWARD_OVERRIDE_DEFAULT: Any = read_text("NVTE_BACKWARD_OVERRIDE") or None
 
 # Derived from the attributes, so any assignment drops them; never pickled or copied.
 _CACHES = ("_cached_repr", "_native")
+# Set by an assignment until the fields were checked; copies inherit it.
+_UNCHECKED = "_has_unchecked_fields"
 
 
 class Recipe:
@@ -25,7 +31,8 @@ class Recipe:
 
     The predicates are class methods and test by subclass, so that they can be asked of a class
     or an instance, and a user's subclass keeps its family. Recipes compare by value and are not
-    hashable. Attributes may be assigned after construction; that is not validated.
+    hashable. Attributes may be assigned after construction; they are validated when the recipe is
+    next used (`check_assigned_fields`).
     """
 
     # The native recipe object made from this one; None until it is needed. Owned by the native
@@ -74,6 +81,43 @@ class Recipe:
         """Whether a user's factory makes the quantizers."""
         return cls._family() == "custom"
 
+    def check_assigned_fields(self) -> None:
+        """Validate what was assigned since construction as the constructor would.
+
+        Values that it converts without loss are converted.
+
+        Raises
+        ------
+        ValueError
+            For a field of the wrong type or outside its range.
+        """
+        if _UNCHECKED not in self.__dict__:
+            return
+        validator = getattr(type(self), "__pydantic_validator__", None)
+        if validator is not None:
+            names = type(self).__pydantic_fields__  # type: ignore[attr-defined]
+            values = {name: getattr(self, name) for name in names}
+            converted = copy.copy(self)  # with what a derived class's checks may read
+            try:
+                validator.validate_python(ArgsKwargs((), values), self_instance=converted)
+            except ValidationError as error:
+                details = error.errors()[0]
+                reason = details.get("ctx", {}).get("error")
+                text = f"{type(self).__name__}: {details['msg']}" if reason is None else str(reason)
+                raise ValueError(text) from None
+            self.__dict__.update({name: getattr(converted, name) for name in names})
+        self._check_quantization_params()
+        self._drop_caches()
+        self.__dict__.pop(_UNCHECKED)
+
+    def _check_quantization_params(self) -> None:
+        for name, value in self.__dict__.items():
+            if "_quant_" in name and not isinstance(value, QParams):
+                raise ValueError(
+                    f"{type(self).__name__}: {name} is {received(value)}; a QParams object is "
+                    "required. Delete the attribute for the default."
+                )
+
     def _drop_caches(self) -> None:
         for name in _CACHES:
             self.__dict__.pop(name, None)
@@ -82,6 +126,7 @@ class Recipe:
         object.__setattr__(self, name, value)
         if name not in _CACHES:
             self._drop_caches()
+            self.__dict__[_UNCHECKED] = True
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
