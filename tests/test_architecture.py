@@ -39,7 +39,14 @@ PYTORCH_LAYERS: dict[str, int] = {
             ("arguments", "constants", "torch_version", "cpp_extensions", "utils", "nvtx", "jit"),
             ("quantized_tensor", "tensor"),
             (
-                *("quantization", "recipe_state", "distributed", "cpu_offload", "cpu_offload_v1"),
+                *(
+                    "quantization",
+                    "recipe_state",
+                    "delayed_scaling",
+                    "distributed",
+                    "cpu_offload",
+                    "cpu_offload_v1",
+                ),
                 "userbuffers",
             ),
             (

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 import transformer_engine
 import transformer_engine.pytorch as te
+from helpers.ranks import ranks
 from transformer_engine.common.recipe import (
     DelayedScaling,
     Float8CurrentScaling,
@@ -385,6 +386,23 @@ def _() -> None:
                 training,
             )
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def use_unevenly(rank: int) -> tuple[float, float]:
+    """Scales of the inputs of two modules, the second of which the last rank uses late."""
+    layers = [te.Linear(32, 32, name=name) for name in ("first", "second")]
+    for step in range(2):
+        with te.autocast(recipe=DELAYED):
+            y = layers[0](torch.full((4, 32), 2.0**rank))
+            if step == 1 or rank == 0:
+                layers[1](torch.full((4, 32), 4.0 ** (1 - step)))
+        y.sum().backward()
+    return tuple(layer.fp8_meta["scaling_fwd"].scale[0].item() for layer in layers)
+
+
+@row("uneven-ranks")
+def _() -> None:
+    assert ranks(2).run(use_unevenly) == [(448 / 2, 448 / 4)] * 2
 
 
 @row("zero-amax")

@@ -11,15 +11,15 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from transformer_engine.common.environment import read_switch
 from transformer_engine.common.recipe import (
+    CustomRecipe,
     DelayedScaling,
     Float8CurrentScaling,
     Format,
@@ -27,6 +27,7 @@ from transformer_engine.common.recipe import (
     Recipe,
 )
 
+from . import delayed_scaling
 from .arguments import check_flag, check_group, received
 from .constants import DType, TE_DType_To_Torch
 from .cpp_extensions import state as tex
@@ -238,6 +239,7 @@ tex.set_region_functions(
     world=torch.distributed.distributed_c10d._world,
     recipe_type=Recipe,
     delayed_type=DelayedScaling,
+    custom_type=CustomRecipe,
 )
 
 
@@ -439,123 +441,6 @@ class FP8GlobalStateManager:
         return cls.quantization_state.skip_fp8_weight_update_tensor
 
 
-# ---- delayed-scaling updates that need Python ------------------------------------------------
-
-
-# States whose amaxes are reduced together: process group and recipe text.
-_Bucket = tuple[Any, str]
-
-
-def _members(bucket: _Bucket, is_forward: bool) -> list[Any]:
-    """Every module that shares a bucket, also those not used in this step: another rank may have
-    used them.
-    """
-    group, recipe_name = bucket
-    return [
-        state
-        for state in tex.registered_delayed_scaling(is_forward)
-        if state.reduces_amax and state.group is group and state.recipe.name == recipe_name
-    ]
-
-
-def _reduced_amaxes(
-    group: Any, members: Sequence[Any], used: Sequence[bool]
-) -> tuple[Sequence[torch.Tensor], list[bool]]:
-    """MAX over `group` of the newest amaxes of some modules, in one collective.
-
-    And which of them any rank used: only those have ended a step.
-    """
-    own = torch.tensor(used, dtype=torch.float32, device=members[0].scale.device)
-    flat = torch.cat([own, *(state.amax_history[0] for state in members)])
-    torch.distributed.all_reduce(flat, op=torch.distributed.ReduceOp.MAX, group=group)
-    flags, *amaxes = flat.split([len(members), *(state.scale.numel() for state in members)])
-    return amaxes, [flag > 0 for flag in flags.tolist()]
-
-
-def _checked_answer(field: str, answer: Any, like: torch.Tensor) -> torch.Tensor:
-    """What a callable of the recipe returned: one floating-point number per tensor."""
-    if not isinstance(answer, torch.Tensor):
-        raise TypeError(
-            f"DelayedScaling: {field} returned {answer!r} of type {type(answer).__name__}; a "
-            f"floating-point tensor of shape {tuple(like.shape)} is required."
-        )
-    if answer.shape != like.shape or not answer.is_floating_point():
-        raise ValueError(
-            f"DelayedScaling: {field} returned a tensor of shape {tuple(answer.shape)} and dtype "
-            f"{answer.dtype}; floating point of shape {tuple(like.shape)}, one number for each "
-            "quantized tensor, is required."
-        )
-    return answer
-
-
-def _check_scales(scale: torch.Tensor) -> None:
-    usable = torch.isfinite(scale) & (scale > 0)
-    if not usable.all():
-        raise ValueError(
-            f"DelayedScaling: scaling_factor_compute_algo returned scales {scale.tolist()}; "
-            "positive finite ones are required. Keep the present scale where the amax is unusable."
-        )
-
-
-def _unfused_update(state: Any, recipe: DelayedScaling, reduced: torch.Tensor | None) -> None:
-    """The update in torch operations, for recipes with callables.
-
-    Unlike the native one it rolls the history also where the amax is 0, and computes
-    ``(fp8_max / amax) / 2**margin``.
-    """
-    history = state.amax_history
-    if reduced is not None:
-        history = history.clone()  # the state changes only once the callables have answered well
-        history[0] = reduced
-    algo = recipe.amax_compute_algo
-    if callable(algo):
-        amax = _checked_answer("amax_compute_algo", algo(history), state.scale)
-    else:
-        amax = history.amax(dim=0) if algo == "max" else history[0].clone()
-    rolled = torch.roll(history, -1, 0) if history.shape[0] > 1 else history.clone()
-    rolled[0] = 0
-    if recipe.scaling_factor_compute_algo is not None:
-        scale = recipe.scaling_factor_compute_algo(amax, state.scale, state.fp8_max, recipe)
-        _check_scales(_checked_answer("scaling_factor_compute_algo", scale, state.scale))
-    else:
-        # A tensor over a tensor: torch computes a number over a tensor by its reciprocal.
-        quotient = (torch.full_like(amax, state.fp8_max) / amax) / 2**recipe.margin
-        quotient = torch.where(torch.isinf(quotient), torch.finfo(torch.float32).max, quotient)
-        usable = torch.isfinite(amax) & (amax > 0)
-        scale = torch.where(usable, quotient, state.scale)
-    state.replace_scale(scale)
-    state.amax_history.copy_(rolled)
-
-
-def _advance(state: Any, reduced: torch.Tensor | None) -> None:
-    if state.recipe.has_python_update or read_switch("NVTE_UNFUSED_FP8_UPDATE"):
-        _unfused_update(state, state.recipe.python_recipe, reduced)
-    else:
-        state.update(reduced)
-
-
-def _python_update(states: Sequence[Any], is_forward: bool, region: _Bucket | None) -> None:
-    """Update of states that reduce over a process group or whose recipe holds callables.
-
-    `region` is the bucket of the region that ended, if that reduces: this rank takes part in the
-    reduction even if it used none of the modules.
-    """
-    buckets: list[_Bucket] = [] if region is None else [region]
-    for state in states:
-        if not state.reduces_amax:
-            _advance(state, None)
-        elif not any(state.group is group and state.recipe.name == name for group, name in buckets):
-            buckets.append((state.group, state.recipe.name))
-    for bucket in buckets:
-        members = _members(bucket, is_forward)
-        if members:
-            used = [any(member is state for state in states) for member in members]
-            amaxes, used_anywhere = _reduced_amaxes(bucket[0], members, used)
-            for state, reduced, is_used in zip(members, amaxes, used_anywhere, strict=True):
-                if is_used:
-                    _advance(state, reduced)
-
-
 def _make_quantized_tensor(
     copy: tuple[Any, ...], shape: list[int], dtype: torch.dtype, core: Any
 ) -> torch.Tensor:
@@ -566,5 +451,5 @@ def _make_quantized_tensor(
     return tensor
 
 
-tex.set_python_update(_python_update)
+tex.set_python_update(delayed_scaling.update_states)
 tex.set_quantized_tensor_factory(_make_quantized_tensor)

@@ -133,6 +133,7 @@ def _make_native_recipe(recipe: Recipe) -> Any:
         is_delayed=True,
         margin=float(recipe.margin),
         most_recent=recipe.amax_compute_algo == "most_recent",
+        reduces_amax=bool(recipe.reduce_amax),
         has_python_update=has_callable,
         python_recipe=copy.copy(recipe),  # which the user may change later
     )
@@ -285,6 +286,8 @@ class DelayedScalingRecipeState(RecipeState):
                 self.is_forward,
                 fp8_max_of(self.recipe, self.is_forward),
             )
+            role = self.roles[0] if self.roles else None
+            self._native.name = "" if role is None else role.name
         return self._native
 
     def __getstate__(self) -> dict[str, Any]:
@@ -445,6 +448,7 @@ class CustomRecipeState(RecipeState):
             mode=self.mode,
             num_quantizers=self.num_quantizers,
             device=self.device,
+            roles=self.roles,
         )
         state.inherit_state_from(self._inherited)
         self._delayed = state

@@ -15,6 +15,7 @@ class NativeRecipe:
         is_delayed: bool = False,
         margin: float = 0.0,
         most_recent: bool = False,
+        reduces_amax: bool = True,
         has_python_update: bool = False,
         python_recipe: Any = None,
         backward_override: str | None = None,
@@ -59,6 +60,9 @@ class DelayedScalingState:
     def fp8_max(self) -> float: ...
     @property
     def version(self) -> int: ...
+    name: str
+    @property
+    def region_recipe_name(self) -> str: ...
     @property
     def group(self) -> Any: ...
     @property
@@ -98,6 +102,7 @@ def set_region_functions(
     world: Any,
     recipe_type: type[Recipe],
     delayed_type: type[Recipe],
+    custom_type: type[Recipe],
 ) -> None: ...
 def autocast_enter(
     enabled: bool,
@@ -120,6 +125,6 @@ def registered_delayed_scaling(is_forward: bool) -> list[DelayedScalingState]: .
 def update_delayed_scaling(is_forward: bool) -> None: ...
 def reset_quantization_state() -> None: ...
 def set_python_update(
-    update: Callable[[Sequence[DelayedScalingState], bool, tuple[Any, str] | None], None],
+    update: Callable[[Sequence[DelayedScalingState], bool, tuple[Any, str, bool] | None], None],
 ) -> None: ...
 def set_quantized_tensor_factory(factory: Callable[..., torch.Tensor]) -> None: ...

@@ -87,7 +87,12 @@ void bind_delayed_scaling(py::module_& m) {
       .def_readonly("version", &State::version)
       .def_property_readonly(
           "recipe", [](const State& self) { return std::const_pointer_cast<Recipe>(self.recipe); })
+      .def_readwrite("name", &State::name)
       .def_property_readonly("group", [](const State& self) { return held(self.group); })
+      .def_property_readonly("region_recipe_name",
+                             [](const State& self) {
+                               return self.region_recipe != nullptr ? self.region_recipe->name : "";
+                             })
       .def_readonly("reduces_amax", &State::reduces_amax)
       .def("mark_used", &State::mark_used)
       .def(
@@ -137,7 +142,7 @@ void bind_state(py::module_& m) {
   py::class_<Recipe, std::shared_ptr<Recipe>>(m, "NativeRecipe",
                                               "What native code needs of a recipe.")
       .def(py::init([](std::string name, bool is_delayed, float margin, bool most_recent,
-                       bool has_python_update, const py::object& python_recipe,
+                       bool reduces_amax, bool has_python_update, const py::object& python_recipe,
                        const std::optional<std::string>& backward_override) {
              return std::make_shared<Recipe>(Recipe{
                  .is_delayed = is_delayed,
@@ -145,12 +150,14 @@ void bind_state(py::module_& m) {
                  .name = std::move(name),
                  .margin = margin,
                  .amax_algo = most_recent ? AmaxComputeAlgo::kMostRecent : AmaxComputeAlgo::kMax,
+                 .reduces_amax = reduces_amax,
                  .has_python_update = has_python_update,
                  .python_recipe = hold(python_recipe)});
            }),
            py::arg("name"), py::arg("is_delayed") = false, py::arg("margin") = 0.0F,
-           py::arg("most_recent") = false, py::arg("has_python_update") = false,
-           py::arg("python_recipe") = py::none(), py::arg("backward_override") = py::none())
+           py::arg("most_recent") = false, py::arg("reduces_amax") = true,
+           py::arg("has_python_update") = false, py::arg("python_recipe") = py::none(),
+           py::arg("backward_override") = py::none())
       .def_property_readonly("python_recipe",
                              [](const Recipe& self) { return held(self.python_recipe); })
       .def_readonly("name", &Recipe::name)

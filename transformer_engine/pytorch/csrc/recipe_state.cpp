@@ -120,7 +120,8 @@ void call_python_update(const std::vector<std::shared_ptr<DelayedScalingState>>&
   pybind11::object reduced = pybind11::none();
   if (region != nullptr) {
     PyObject* const group = region->group != nullptr ? region->group->get() : Py_None;
-    reduced = pybind11::make_tuple(pybind11::handle(group), region->recipe->name);
+    reduced = pybind11::make_tuple(pybind11::handle(group), region->recipe->name,
+                                   region->recipe->is_delayed);
   }
   update(list, is_forward, reduced);
 }

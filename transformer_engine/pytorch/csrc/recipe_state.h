@@ -35,6 +35,7 @@ struct Recipe {
   std::string name;  // for messages
   float margin = 0.0F;
   AmaxComputeAlgo amax_algo = AmaxComputeAlgo::kMax;
+  bool reduces_amax = true;                        // over the ranks of a region's group
   bool has_python_update = false;                  // a user callable computes amax or scale
   std::shared_ptr<const PythonRef> python_recipe;  // for those callables
 };
@@ -44,7 +45,7 @@ struct AutocastState {
   bool enabled = false;
   bool calibrating = false;
   bool is_graph = false;      // inside a graph capture: no end-of-step update
-  bool reduces_amax = false;  // delayed scaling over a process group of more than one rank
+  bool reduces_amax = false;  // its group has more than one rank, and the recipe may reduce
   bool first_module = false;  // the next quantized module owns the backward update
   std::shared_ptr<const Recipe> recipe;  // null when Python has not been asked for a default yet
   std::shared_ptr<const PythonRef> recipe_object;
@@ -78,7 +79,10 @@ class DelayedScalingState : public std::enable_shared_from_this<DelayedScalingSt
 
   at::Tensor scale, amax_history;
   std::shared_ptr<const Recipe> recipe;
-  std::shared_ptr<const PythonRef> group;  // of the last region that used it
+  std::string name;  // of the module and its part: tells the states of a rank apart
+  // Of the last region that used it. A custom recipe's is not the one its slots scale by.
+  std::shared_ptr<const PythonRef> group;
+  std::shared_ptr<const Recipe> region_recipe;
   bool is_forward;
   bool reduces_amax = false;
   float fp8_max;
@@ -101,7 +105,8 @@ std::vector<std::shared_ptr<DelayedScalingState>> registered_delayed_scaling(boo
 void reset_quantization_state();  // fresh state for this thread; forgets registrations
 
 // Called (with the GIL) for states whose update needs Python: user callables and process groups.
-// Arguments: list of states, is_forward, (group, recipe name) of a region to reduce or None.
+// Arguments: list of states, is_forward, (group, recipe name, whether that
+// is delayed scaling itself) of a region to reduce or None.
 void set_python_update(PythonRef callable);
 
 // True while this thread executes a backward graph: a module forward is then a recomputation.

@@ -223,7 +223,8 @@ void use_delayed_scaling(const AutocastState& autocast, CallState* state) {
   for (auto* const direction : {forward, backward}) {
     if (direction != nullptr) {
       direction->group = autocast.group;
-      direction->reduces_amax = autocast.reduces_amax;
+      direction->region_recipe = autocast.recipe;
+      direction->reduces_amax = autocast.reduces_amax && direction->recipe->reduces_amax;
     }
   }
   state->owns_backward_update = backward != nullptr && state->is_quantized && autocast.first_module;

@@ -1,0 +1,280 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Delayed scaling over a process group: the state of all ranks is that of one process that sees
+all their batches.
+"""
+
+import pytest
+import torch
+
+import transformer_engine.pytorch as te
+from helpers.delayed_scaling import DelayedScalingModel
+from helpers.generators import random_tensor
+from helpers.ranks import ranks
+from helpers.tolerances import assert_identical
+from transformer_engine.common.recipe import CustomRecipe, DelayedScaling
+from transformer_engine.pytorch.quantization import DelayedScalingRequest
+
+WIDTH, LENGTH, ROWS = 16, 4, 8
+KEYS = ("scaling_fwd", "scaling_bwd")
+
+
+def request(role):
+    del role
+    return DelayedScalingRequest(amax_history_len=LENGTH)
+
+
+def request_unreduced(role):
+    del role
+    return DelayedScalingRequest(amax_history_len=LENGTH, reduce_amax=False)
+
+
+def newest(history):
+    return history[0].clone()
+
+
+def request_forward(role):
+    """Inputs and weights only, and with a callable."""
+    if role is None or role.tensor_type not in ("input", "weight"):
+        return te.IdentityQuantizer()
+    return DelayedScalingRequest(amax_history_len=LENGTH, amax_compute_algo=newest)
+
+
+RECIPES = {
+    "delayed": DelayedScaling(amax_history_len=LENGTH),
+    "most recent": DelayedScaling(amax_history_len=LENGTH, amax_compute_algo="most_recent"),
+    "callable": DelayedScaling(amax_history_len=LENGTH, amax_compute_algo=lambda h: h.amax(0)),
+    "custom": CustomRecipe(qfactory=request),
+    "custom forward": CustomRecipe(qfactory=request_forward),
+}
+
+
+def state_of(module):
+    """Scales and histories of both directions, where the recipe has them."""
+    found = {}
+    for key in KEYS:
+        state = module.fp8_meta[key].delayed
+        if state is not None:
+            found[f"{key}.scale"] = state.scale.clone()
+            found[f"{key}.amax_history"] = state.amax_history.clone()
+    return found
+
+
+def assert_same_state(actual, expected):
+    assert actual.keys() == expected.keys()
+    assert actual
+    for name, value in expected.items():
+        assert_identical(actual[name], value, name)
+
+
+def make_model():
+    torch.manual_seed(3)
+    options = {"device": "cpu", "params_dtype": torch.bfloat16}
+    return torch.nn.Sequential(
+        te.Linear(WIDTH, WIDTH, **options),
+        te.LayerNormLinear(WIDTH, 2 * WIDTH, **options),
+        te.LayerNormMLP(2 * WIDTH, 3 * WIDTH, **options),
+    )
+
+
+def run_steps(recipe, model, rows, group=None, micro_batches=False):
+    """Three steps on those rows of each step's batch; the gradient of a row depends on nothing
+    else, so that each amax of the whole batch is the largest of its parts'.
+    """
+    for step in range(3):
+        for part in range(2 if micro_batches else 1):
+            size = torch.distributed.get_world_size()
+            seed = 10 * step + part
+            x = random_tensor((ROWS * size, WIDTH), seed=seed, dtype=torch.bfloat16) * (1 + step)
+            gradient = random_tensor((ROWS * size, 2 * WIDTH), seed=seed + 5, dtype=torch.bfloat16)
+            with te.autocast(recipe=recipe, amax_reduction_group=group):
+                y = x[rows].requires_grad_()
+                for module in model:
+                    y = module(y, is_first_microbatch=part == 0 if micro_batches else None)
+            y.backward(gradient[rows])
+
+
+def equal_one_process(rank, name, micro_batches):
+    size = torch.distributed.get_world_size()
+    alone = torch.distributed.new_subgroups(1)[0]
+    model, twin = make_model(), make_model()
+    run_steps(
+        RECIPES[name], model, slice(ROWS * rank, ROWS * (rank + 1)), micro_batches=micro_batches
+    )
+    run_steps(RECIPES[name], twin, slice(0, ROWS * size), alone, micro_batches)
+    for module, other in zip(model, twin, strict=True):
+        assert_same_state(state_of(module), state_of(other))
+        assert (state_of(module)["scaling_fwd.scale"] != 1).sum() >= 2
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+@pytest.mark.parametrize("micro_batches", [False, True], ids=["whole", "micro-batches"])
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_state_is_that_of_the_whole_batch(size, name, micro_batches):
+    ranks(size).run(equal_one_process, name, micro_batches)
+
+
+# ---- modules that not every rank uses ------------------------------------------------------------
+
+
+def build_pair():
+    return {
+        name: te.Linear(WIDTH, WIDTH, bias=False, name=name, device="cpu") for name in ("a", "b")
+    }
+
+
+# Per step: how often each rank (the last entry: and all after it) calls each module.
+USES = (
+    ({"a": 2, "b": 1}, {"a": 1}),  # the second rank does not know b
+    ({"a": 1}, {"b": 3}),
+    ({"a": 1}, {"a": 1}),  # nobody uses b
+    ({}, {"a": 1, "b": 1}),  # the first rank is idle
+    ({"b": 1, "a": 1}, {"a": 1, "b": 2}),
+)
+
+
+def observed(step, rank, call):
+    return float(1 + (7 * step + 3 * rank + 5 * call) % 11)
+
+
+def use_unevenly(rank, name, all_uses):
+    size = torch.distributed.get_world_size()
+    modules = build_pair()
+    models = {
+        key: [DelayedScalingModel(LENGTH, most_recent="recent" in name) for _ in range(2)]
+        for key in modules
+    }
+    for step, uses in enumerate(all_uses):
+        with te.autocast(recipe=RECIPES[name]):
+            for key, count in uses[min(rank, 1)].items():
+                for call in range(count):
+                    modules[key](torch.full((2, WIDTH), observed(step, rank, call)))
+        for key, (of_input, of_weight) in models.items():
+            calls = [(r, c) for r in range(size) for c in range(uses[min(r, 1)].get(key, 0))]
+            if not calls:
+                continue
+            for each_rank, call in calls:
+                of_input.observe(torch.tensor(observed(step, each_rank, call)))
+            of_weight.observe(weight_of(modules[key]))
+            of_input.update()
+            of_weight.update()
+    for key, module in modules.items():  # which all ranks know by now
+        state = module.fp8_meta["scaling_fwd"].delayed
+        for slot, model in enumerate(models[key]):
+            assert state.amax_history[:, slot].tolist() == model.history
+            assert state.scale[slot].item() == model.scale
+    return [state_of(module) for module in modules.values()]
+
+
+def weight_of(module):
+    with torch.no_grad():
+        return module.weight.detach()
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+@pytest.mark.parametrize("name", ["delayed", "most recent", "custom"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_may_use_modules_differently(size, name):
+    # Under a custom recipe a rank that has used no module yet does not know that it reduces.
+    idle_first = [] if name == "custom" else [({"a": 1}, {})]
+    first, *others = ranks(size).run(use_unevenly, name, (*idle_first, *USES))
+    for other in others:
+        for mine, its in zip(first, other, strict=True):
+            assert_same_state(its, mine)
+
+
+def use_other_modules_of_the_same_default_names(rank):
+    """A rank that built another layer before still pairs its modules with those of the others."""
+    if rank == 0:
+        te.Linear(WIDTH, WIDTH, device="cpu")
+        te.Linear(WIDTH, WIDTH, device="cpu")
+    modules = [te.Linear(WIDTH, WIDTH, device="cpu") for _ in range(2)]
+    with te.autocast(recipe=RECIPES["delayed"]):
+        for index, module in enumerate(modules):
+            module(torch.full((2, WIDTH), 1.0 + rank + 12 * index))
+    return [module.fp8_meta["scaling_fwd"].scale[0].item() for module in modules]
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_default_names_need_not_be_the_same():
+    assert ranks(2).run(use_other_modules_of_the_same_default_names) == [[448 / 2, 448 / 14]] * 2
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def reduce_within_halves(rank):
+    groups = [torch.distributed.new_group([0, 1]), torch.distributed.new_group([2, 3])]
+    scales = []
+    for recipe in (RECIPES["delayed"], RECIPES["custom"]):
+        module = te.Linear(WIDTH, WIDTH, device="cpu")
+        with te.autocast(recipe=recipe, amax_reduction_group=groups[rank // 2]):
+            module(torch.full((2, WIDTH), 2.0**rank))
+        scales.append(module.fp8_meta["scaling_fwd"].delayed.scale[0].item())
+    for recipe in (
+        DelayedScaling(amax_history_len=LENGTH, reduce_amax=False),
+        CustomRecipe(qfactory=request_unreduced),
+    ):
+        module = te.Linear(WIDTH, WIDTH, device="cpu")
+        with te.autocast(recipe=recipe):
+            module(torch.full((2, WIDTH), 2.0**rank))
+        scales.append(module.fp8_meta["scaling_fwd"].delayed.scale[0].item())
+    return scales
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_only_the_group_given_is_reduced_over():
+    found = ranks(4).run(reduce_within_halves)
+    for rank, scales in enumerate(found):
+        assert scales == [448 / (2, 8)[rank // 2]] * 2 + [448 / 2**rank] * 2
+
+
+def run_custom_without_delayed(rank):
+    """No state, no communication: the ranks may do it at different times."""
+    recipe = CustomRecipe(qfactory=lambda role: te.IdentityQuantizer())
+    module = te.Linear(WIDTH, WIDTH, device="cpu")
+    if rank == 0:
+        with te.autocast(recipe=recipe):
+            module(torch.ones(2, WIDTH)).sum().backward()
+    return True
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_custom_recipes_without_delayed_scaling_do_not_communicate():
+    assert ranks(2).run(run_custom_without_delayed) == [True, True]
+
+
+# ---- ranks that do not fit together --------------------------------------------------------------
+
+
+def name_another_kind_the_same(rank):
+    if rank == 0:
+        module = te.Linear(WIDTH, WIDTH, name="x.fc1", device="cpu")
+    else:
+        module = te.LayerNormMLP(WIDTH, WIDTH, name="x", device="cpu")
+    with (
+        pytest.raises(
+            RuntimeError, match=r"autocast: x.fc1 has an amax history of shape .* on rank 1"
+        ),
+        te.autocast(recipe=RECIPES["delayed"]),
+    ):
+        module(torch.ones(2, WIDTH))
+
+
+def keep_other_histories(rank):
+    modules = build_pair()
+    recipe = DelayedScaling(amax_history_len=3 + rank)
+    with te.autocast(recipe=recipe):
+        modules["b" if rank == 0 else "a"](torch.ones(2, WIDTH))
+    with (
+        pytest.raises(RuntimeError, match=r"autocast: b has an amax history of shape \(4, 3\) on"),
+        te.autocast(recipe=recipe),
+    ):
+        modules["b"](torch.ones(2, WIDTH))
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+@pytest.mark.parametrize("function", [name_another_kind_the_same, keep_other_histories])
+def test_ranks_that_do_not_fit_together_are_told_so(function):
+    ranks(2).run(function)
