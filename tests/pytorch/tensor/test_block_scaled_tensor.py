@@ -16,7 +16,13 @@ from torch.distributed import checkpoint
 from helpers.generators import random_tensor
 from helpers.quantizers import ALL_QUANTIZERS, BLOCK_QUANTIZERS, USAGES, current_quantizer
 from helpers.tolerances import assert_identical
-from transformer_engine.pytorch.tensor import QuantizedTensor
+from transformer_engine.pytorch.constants import DType
+from transformer_engine.pytorch.tensor import (
+    Float8BlockQuantizer,
+    MXFP8Quantizer,
+    NVFP4Quantizer,
+    QuantizedTensor,
+)
 
 BLOCKS = pytest.mark.parametrize("make", BLOCK_QUANTIZERS.values(), ids=BLOCK_QUANTIZERS)
 ALL = pytest.mark.parametrize("make", ALL_QUANTIZERS.values(), ids=ALL_QUANTIZERS)
@@ -89,6 +95,91 @@ def test_quantizers_refuse_what_they_cannot_do(make):
         with pytest.raises(ValueError, match="usage are both off"):
             call()
     assert_same_buffers(tensor, before)
+
+
+FLAG_NAMES = (
+    *("rowwise_usage", "columnwise_usage", "internal", "force_pow_2_scales", "with_rht"),
+    *("with_post_rht_amax", "with_2d_quantization", "stochastic_rounding", "row_scaled_nvfp4"),
+    *("nvfp4_use_4over6", "with_random_sign_mask", "with_amax_reduction"),
+)
+OTHER_SETTINGS = {  # name -> what is refused, and how
+    "amax_epsilon": [("x", TypeError, "finite and at least 0"), (-1.0, ValueError, "at least 0")],
+    "block_scaling_dim": [(3, ValueError, "1 or 2"), ("x", ValueError, "1 or 2")],
+    "nvfp4_e4m3_max": [(300, ValueError, "448 or 256"), (None, ValueError, "448 or 256")],
+    "nvfp4_4over6_err_mode": [("max", ValueError, "one of MAE, MSE"), (3, ValueError, "MAE, MSE")],
+    "amax_reduction_group": [(3, TypeError, "ProcessGroup")],
+}
+
+
+@ALL
+def test_attributes_refuse_values_of_the_wrong_type(make):
+    quantizer = make()
+    refusals = {
+        name: [(v, TypeError, "True or False") for v in ("no", 2, None)] for name in FLAG_NAMES
+    }
+    for name, values in {**refusals, **OTHER_SETTINGS}.items():
+        if not hasattr(type(quantizer), name):
+            continue
+        before = getattr(quantizer, name)
+        for value, error, rule in values:
+            with pytest.raises(error, match=f"{type(quantizer).__name__}: {name} is .*{rule}"):
+                setattr(quantizer, name, value)
+            assert getattr(quantizer, name) is before or getattr(quantizer, name) == before
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings"),
+    [
+        (NVFP4Quantizer, {"with_rht": True, "with_post_rht_amax": True}),
+        (NVFP4Quantizer, {"with_rht": True, "with_random_sign_mask": False}),
+        (NVFP4Quantizer, {"with_2d_quantization": True}),
+        (NVFP4Quantizer, {"row_scaled_nvfp4": True}),
+        (NVFP4Quantizer, {"nvfp4_use_4over6": True, "nvfp4_4over6_err_mode": "MSE"}),
+        (NVFP4Quantizer, {"nvfp4_e4m3_max": 256}),
+        (MXFP8Quantizer, {"with_2d_quantization": True}),
+        (Float8BlockQuantizer, {"block_scaling_dim": 1, "force_pow_2_scales": False}),
+        (Float8BlockQuantizer, {"amax_epsilon": 64.0}),
+    ],
+)
+def test_settings_that_are_assigned_are_those_of_the_constructor(cls, settings):
+    arguments = {
+        NVFP4Quantizer: {},
+        MXFP8Quantizer: {"fp8_dtype": DType.kFloat8E4M3},
+        Float8BlockQuantizer: {
+            "fp8_dtype": DType.kFloat8E4M3,
+            "rowwise": True,
+            "columnwise": True,
+        },
+    }[cls]
+    quantizer = cls(**arguments)
+    plain, native = quantizer.copy(), quantizer.native
+    for name, value in settings.items():
+        setattr(quantizer, name, value)
+    built, x = cls(**arguments, **settings), random_tensor((96, 160))
+    assert quantizer == built
+    assert quantizer.native is native  # which modules hold
+    assert_same_buffers(quantizer(x), built(x))
+    assert (
+        any(
+            not torch.equal(own, other)
+            for own, other in zip(
+                *(q(x)._buffers().values() for q in (quantizer, plain)), strict=True
+            )
+            if own.shape == other.shape
+        )
+        or "block_scaling_dim" in settings
+    )
+
+
+def test_settings_that_exclude_each_other_are_refused_when_assigned():
+    quantizer = NVFP4Quantizer(with_rht=True)
+    for name in ("nvfp4_use_4over6", "row_scaled_nvfp4"):
+        with pytest.raises(ValueError, match=f"{name} and with_rht are both True"):
+            setattr(quantizer, name, True)
+        assert not getattr(quantizer, name)
+    quantizer = NVFP4Quantizer(row_scaled_nvfp4=True)
+    with pytest.raises(ValueError, match="row_scaled_nvfp4 and with_amax_reduction are both True"):
+        quantizer.with_amax_reduction = True
 
 
 @ALL

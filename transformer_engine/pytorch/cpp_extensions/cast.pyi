@@ -35,8 +35,7 @@ class BlockQuantizerCore(QuantizerCore):
 class Float8BlockQuantizerCore(BlockQuantizerCore):
     amax_epsilon: float
     force_pow_2_scales: bool
-    @property
-    def block_scaling_dim(self) -> int: ...
+    block_scaling_dim: int
     def __init__(
         self,
         fp8_dtype: int,
@@ -48,8 +47,7 @@ class Float8BlockQuantizerCore(BlockQuantizerCore):
     ) -> None: ...
 
 class MXFP8QuantizerCore(BlockQuantizerCore):
-    @property
-    def with_2d_quantization(self) -> bool: ...
+    with_2d_quantization: bool
     def __init__(
         self, fp8_dtype: int, rowwise: bool, columnwise: bool, with_2d_quantization: bool
     ) -> None: ...
@@ -57,21 +55,14 @@ class MXFP8QuantizerCore(BlockQuantizerCore):
 HADAMARD_SIGNS: int  # bit i is set where row i of a group of 16 is negated
 
 class NVFP4QuantizerCore(BlockQuantizerCore):
+    with_rht: bool
+    with_post_rht_amax: bool
+    with_2d_quantization: bool
     stochastic_rounding: bool
-    @property
-    def with_rht(self) -> bool: ...
-    @property
-    def with_post_rht_amax(self) -> bool: ...
-    @property
-    def with_2d_quantization(self) -> bool: ...
-    @property
-    def row_scaled(self) -> bool: ...
-    @property
-    def four_over_six(self) -> str: ...
-    @property
-    def e4m3_max(self) -> int: ...
-    @property
-    def sign_mask(self) -> int: ...
+    row_scaled: bool
+    four_over_six: str
+    e4m3_max: int
+    sign_mask: int
     def __init__(
         self,
         rowwise: bool,

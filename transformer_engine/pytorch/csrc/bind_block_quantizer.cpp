@@ -224,15 +224,18 @@ void bind_nvfp4(py::module_& m) {
           },
           py::arg("tensor"), py::arg("rowwise"), py::arg("columnwise"),
           "Second half of update(): cast by the copies' amaxes, which may have been reduced.")
-      .def_readonly("with_rht", &NVFP4Quantizer::with_rht)
-      .def_readonly("with_post_rht_amax", &NVFP4Quantizer::with_post_rht_amax)
-      .def_readonly("with_2d_quantization", &NVFP4Quantizer::with_2d_quantization)
+      .def_readwrite("with_rht", &NVFP4Quantizer::with_rht)
+      .def_readwrite("with_post_rht_amax", &NVFP4Quantizer::with_post_rht_amax)
+      .def_readwrite("with_2d_quantization", &NVFP4Quantizer::with_2d_quantization)
       .def_readwrite("stochastic_rounding", &NVFP4Quantizer::stochastic_rounding)
-      .def_readonly("row_scaled", &NVFP4Quantizer::row_scaled)
-      .def_property_readonly("four_over_six",
-                             [](const NVFP4Quantizer& self) { return mode_of(self.four_over_six); })
-      .def_readonly("e4m3_max", &NVFP4Quantizer::e4m3_max)
-      .def_readonly("sign_mask", &NVFP4Quantizer::sign_mask);
+      .def_readwrite("row_scaled", &NVFP4Quantizer::row_scaled)
+      .def_property(
+          "four_over_six", [](const NVFP4Quantizer& self) { return mode_of(self.four_over_six); },
+          [](NVFP4Quantizer& self, const std::string& mode) {
+            self.four_over_six = four_over_six_of(mode);
+          })
+      .def_readwrite("e4m3_max", &NVFP4Quantizer::e4m3_max)
+      .def_readwrite("sign_mask", &NVFP4Quantizer::sign_mask);
 }
 
 // op(a) op(b)^T of two quantized tensors; `contracts_rows`: op(X) = X^T.
@@ -289,7 +292,7 @@ void bind_block_quantizers(py::module_& m) {
            py::arg("force_pow_2_scales"), py::arg("block_scaling_dim"))
       .def_readwrite("amax_epsilon", &Float8BlockQuantizer::amax_epsilon)
       .def_readwrite("force_pow_2_scales", &Float8BlockQuantizer::force_pow_2_scales)
-      .def_readonly("block_scaling_dim", &Float8BlockQuantizer::block_scaling_dim);
+      .def_readwrite("block_scaling_dim", &Float8BlockQuantizer::block_scaling_dim);
   bind_class<MXFP8Quantizer>(m, "MXFP8QuantizerCore")
       .def(py::init([](int fp8_dtype, bool rowwise, bool columnwise, bool with_2d_quantization) {
              auto self = std::make_shared<MXFP8Quantizer>();
@@ -300,7 +303,7 @@ void bind_block_quantizers(py::module_& m) {
            }),
            py::arg("fp8_dtype"), py::arg("rowwise"), py::arg("columnwise"),
            py::arg("with_2d_quantization"))
-      .def_readonly("with_2d_quantization", &MXFP8Quantizer::with_2d_quantization);
+      .def_readwrite("with_2d_quantization", &MXFP8Quantizer::with_2d_quantization);
   bind_nvfp4(m);
   py::class_<PythonQuantizer, Quantizer, std::shared_ptr<PythonQuantizer>>(m, "PythonQuantizerCore")
       .def(py::init([](const py::object& quantizer) {

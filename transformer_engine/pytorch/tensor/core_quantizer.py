@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..arguments import check_flag, check_number
 from ..constants import DType
 from .quantizer import Quantizer, check_quantizable
 
@@ -45,16 +47,30 @@ def is_common(values: torch.Tensor, group: Any) -> bool:
     return torch.equal(lowest, highest)
 
 
-def core_setting(name: str, convert: Callable[[Any], Any], text: str) -> Any:
-    """A property that lives in the native object."""
+def core_setting(
+    name: str, text: str, check: Callable[[str, str, Any], Any] = check_flag, core_name: str = ""
+) -> Any:
+    """A property that lives in the native object, there perhaps under another name.
+
+    `check` takes who is assigned to, the attribute's name and the value, and gives the value.
+    """
+    stored = core_name or name
 
     def read(self: CoreQuantizer) -> Any:
-        return convert(getattr(self._core, name))
+        return getattr(self._core, stored)
 
     def write(self: CoreQuantizer, value: Any) -> None:
-        setattr(self._core, name, convert(value))
+        checked = check(type(self).__name__, name, value)
+        self._check_setting(name, checked)
+        setattr(self._core, stored, checked)
 
     return property(read, write, doc=text)
+
+
+def check_amax_epsilon(owner: str, name: str, value: Any) -> float:
+    """A lower bound of an amax."""
+    rule = "it must be finite and at least 0."
+    return check_number(owner, name, value, rule, lambda epsilon: 0.0 <= epsilon < math.inf)
 
 
 class CoreQuantizer(Quantizer):
@@ -66,11 +82,11 @@ class CoreQuantizer(Quantizer):
         self._core = core
         super().__init__(rowwise=rowwise, columnwise=columnwise)
 
-    rowwise_usage: bool = core_setting("rowwise_usage", bool, "Make the rowwise copy.")
-    columnwise_usage: bool = core_setting("columnwise_usage", bool, "Make the columnwise copy.")
-    internal: bool = core_setting("internal", bool, "Give storages instead of tensors.")
+    rowwise_usage: bool = core_setting("rowwise_usage", "Make the rowwise copy.")
+    columnwise_usage: bool = core_setting("columnwise_usage", "Make the columnwise copy.")
+    internal: bool = core_setting("internal", "Give storages instead of tensors.")
     optimize_for_gemm: bool = core_setting(
-        "optimize_for_gemm", bool, "Without effect: the layout suits the GEMM anyway."
+        "optimize_for_gemm", "Without effect: the layout suits the GEMM anyway."
     )
 
     @property

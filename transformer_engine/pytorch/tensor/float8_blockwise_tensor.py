@@ -10,23 +10,28 @@ q = saturating round-to-nearest-even cast of x * scale; stored is scale_inv = 1 
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 from transformer_engine.common.recipe import Recipe
 
-from ..arguments import check_flag, check_number
+from ..arguments import check_flag, received
 from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
 from .block_scaled_tensor import BlockScaledTensor
-from .core_quantizer import check_fp8_dtype, core_setting
+from .core_quantizer import check_amax_epsilon, check_fp8_dtype, core_setting
 from .quantizer import register_core
 from .shared_view_tensor import raw_views
 from .storage.block_scaled_storage import BlockScaledTensorStorage
 from .storage.float8_blockwise_tensor_storage import Float8BlockwiseQTensorStorage
 
 __all__ = ["Float8BlockQuantizer", "Float8BlockwiseQTensor", "Float8BlockwiseQTensorStorage"]
+
+
+def _check_dim(owner: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or value not in (1, 2):
+        raise ValueError(f"{owner}: {name} is {received(value)}; 1 or 2 is required.")
+    return int(value)
 
 
 class Float8BlockQuantizer(BlockScaledQuantizer):
@@ -63,18 +68,11 @@ class Float8BlockQuantizer(BlockScaledQuantizer):
         block_scaling_dim: int = 2,
     ) -> None:
         owner = type(self).__name__
-        if block_scaling_dim not in (1, 2):
-            raise ValueError(
-                f"{owner}: block_scaling_dim is {block_scaling_dim!r}; 1 or 2 is required."
-            )
         settings = {
             "fp8_dtype": check_fp8_dtype(owner, fp8_dtype),
-            "amax_epsilon": check_number(
-                *(owner, "amax_epsilon", amax_epsilon, "it must be finite and at least 0."),
-                lambda value: 0.0 <= value < math.inf,
-            ),
+            "amax_epsilon": check_amax_epsilon(owner, "amax_epsilon", amax_epsilon),
             "force_pow_2_scales": check_flag(owner, "force_pow_2_scales", force_pow_2_scales),
-            "block_scaling_dim": int(block_scaling_dim),
+            "block_scaling_dim": _check_dim(owner, "block_scaling_dim", block_scaling_dim),
         }
         super().__init__(settings, rowwise=rowwise, columnwise=columnwise)
 
@@ -85,13 +83,13 @@ class Float8BlockQuantizer(BlockScaledQuantizer):
             *(settings["force_pow_2_scales"], settings["block_scaling_dim"]),
         )
 
-    amax_epsilon: float = core_setting("amax_epsilon", float, "Lower bound of a block's amax.")
-    force_pow_2_scales: bool = core_setting("force_pow_2_scales", bool, "Powers of two only.")
-
-    @property
-    def block_scaling_dim(self) -> int:
-        """2 for tiles of 128 x 128, 1 for blocks of 1 x 128."""
-        return int(self._core.block_scaling_dim)
+    amax_epsilon: float = core_setting(
+        "amax_epsilon", "Lower bound of a block's amax.", check_amax_epsilon
+    )
+    force_pow_2_scales: bool = core_setting("force_pow_2_scales", "Powers of two only.")
+    block_scaling_dim: int = core_setting(
+        "block_scaling_dim", "2 for tiles of 128 x 128, 1 for blocks of 1 x 128.", _check_dim
+    )
 
     @classmethod
     def from_core(cls, core: Any) -> Float8BlockQuantizer:

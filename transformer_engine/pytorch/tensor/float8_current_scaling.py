@@ -12,9 +12,9 @@ from torch.distributed import ProcessGroup
 
 from ..constants import DType
 from ..cpp_extensions import cast as tex
-from .core_quantizer import FP8_MAX, check_fp8_dtype, core_setting, is_common
+from .core_quantizer import FP8_MAX, check_amax_epsilon, check_fp8_dtype, core_setting, is_common
 from .float8_quantizer import Float8QuantizerBase, tensor_from_data
-from .quantizer import register_core
+from .quantizer import checked_attribute, checked_group, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
 
 
@@ -85,8 +85,14 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
         self.scale = scale
         self.amax = amax
 
-    force_pow_2_scales: bool = core_setting("force_pow_2_scales", bool, "Powers of two only.")
-    amax_epsilon: float = core_setting("amax_epsilon", float, "Lower bound of the amax.")
+    force_pow_2_scales: bool = core_setting("force_pow_2_scales", "Powers of two only.")
+    amax_epsilon: float = core_setting(
+        "amax_epsilon", "Lower bound of the amax.", check_amax_epsilon
+    )
+    with_amax_reduction: bool = checked_attribute("with_amax_reduction", "Reduce the amaxes.")
+    amax_reduction_group: ProcessGroup | None = checked_attribute(
+        "amax_reduction_group", "Over which group.", checked_group
+    )
 
     def copy(self) -> Float8CurrentScalingQuantizer:
         """A quantizer of its own with the same settings."""

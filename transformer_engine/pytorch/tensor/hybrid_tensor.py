@@ -12,7 +12,7 @@ import torch
 from ..arguments import check_choice, received
 from .core_quantizer import check_destination
 from .quantized_tensor import QuantizedTensor
-from .quantizer import Quantizer, is_noop
+from .quantizer import Quantizer, checked_attribute, is_noop
 from .shared_view_tensor import SharedViewTensor, raw_views
 from .storage.hybrid_tensor_storage import Half, HybridQuantizedTensorStorage
 from .storage.quantized_storage import QuantizedTensorStorage
@@ -34,6 +34,10 @@ class HybridQuantizer(Quantizer):
         What the columnwise quantizer reads: the tensor, or the values of the rowwise copy, so that
         both copies differ by the columnwise rounding only.
     """
+
+    rowwise_usage: bool = checked_attribute("rowwise_usage", "Make the rowwise copy.")
+    columnwise_usage: bool = checked_attribute("columnwise_usage", "Make the columnwise copy.")
+    internal: bool = checked_attribute("internal", "Give storages instead of tensors.")
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import torch
 
 from .fsdp_tensor import FsdpTensor
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten
-from .quantizer import Quantizer, check_quantizable, is_noop
+from .quantizer import Quantizer, check_quantizable, checked_attribute, is_noop
 from .storage.identity_tensor_storage import IdentityTensorStorage
 from .storage.quantized_storage import QuantizedTensorStorage
 
@@ -28,6 +28,10 @@ class IdentityQuantizer(Quantizer):
     rowwise, columnwise : bool, default True
         Reported by `get_usages`; the one copy serves both.
     """
+
+    rowwise_usage: bool = checked_attribute("rowwise_usage", "Make the rowwise copy.")
+    columnwise_usage: bool = checked_attribute("columnwise_usage", "Make the columnwise copy.")
+    internal: bool = checked_attribute("internal", "Give storages instead of tensors.")
 
     def __init__(
         self, *, dtype: torch.dtype | None = None, rowwise: bool = True, columnwise: bool = True

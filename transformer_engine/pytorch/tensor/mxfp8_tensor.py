@@ -22,7 +22,7 @@ from ..constants import MXFP8_BLOCK_SCALING_SIZE, DType
 from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
 from .block_scaled_tensor import BlockScaledTensor
-from .core_quantizer import check_fp8_dtype
+from .core_quantizer import check_fp8_dtype, core_setting
 from .quantized_tensor import aten, view_bytes
 from .quantizer import register_core
 from .shared_view_tensor import raw_views
@@ -73,10 +73,9 @@ class MXFP8Quantizer(BlockScaledQuantizer):
             int(settings["fp8_dtype"]), rowwise, columnwise, settings["with_2d_quantization"]
         )
 
-    @property
-    def with_2d_quantization(self) -> bool:
-        """Whether the blocks of a 32 x 32 tile share a scale."""
-        return bool(self._core.with_2d_quantization)
+    with_2d_quantization: bool = core_setting(
+        "with_2d_quantization", "The blocks of a 32 x 32 tile share a scale."
+    )
 
     @classmethod
     def from_core(cls, core: Any) -> MXFP8Quantizer:

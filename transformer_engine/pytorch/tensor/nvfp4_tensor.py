@@ -17,14 +17,14 @@ from torch.distributed import ProcessGroup
 
 from transformer_engine.common.recipe import Recipe
 
-from ..arguments import check_choice, check_flag, check_group
+from ..arguments import check_choice, check_flag, check_group, received
 from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
 from .block_scaled_tensor import BlockScaledTensor
 from .core_quantizer import core_setting, is_common
 from .quantized_tensor import aten
-from .quantizer import register_core
+from .quantizer import checked_attribute, checked_group, register_core
 from .shared_view_tensor import raw_views
 from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy
 from .storage.nvfp4_tensor_storage import NVFP4TensorStorage
@@ -36,6 +36,12 @@ _FLAGS = (
     *("with_amax_reduction", "with_rht", "with_post_rht_amax", "with_2d_quantization"),
     *("stochastic_rounding", "row_scaled_nvfp4", "nvfp4_use_4over6", "with_random_sign_mask"),
 )
+
+
+def _check_e4m3_max(owner: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or value not in (448, 256):
+        raise ValueError(f"{owner}: {name} is {received(value)}; 448 or 256 is required.")
+    return int(value)
 
 
 class NVFP4Quantizer(BlockScaledQuantizer):
@@ -104,10 +110,7 @@ class NVFP4Quantizer(BlockScaledQuantizer):
         given = locals()
         owner = type(self).__name__
         self._checked_dtype(owner, fp4_dtype)
-        if nvfp4_e4m3_max not in (448, 256):
-            raise ValueError(
-                f"{owner}: nvfp4_e4m3_max is {nvfp4_e4m3_max!r}; 448 or 256 is required."
-            )
+        _check_e4m3_max(owner, "nvfp4_e4m3_max", nvfp4_e4m3_max)
         check_choice(owner, "nvfp4_4over6_err_mode", nvfp4_4over6_err_mode, ("MAE", "MSE"))
         check_group(owner, "amax_reduction_group", amax_reduction_group)
         flags = {name: check_flag(owner, name, given[name]) for name in _FLAGS}
@@ -118,9 +121,9 @@ class NVFP4Quantizer(BlockScaledQuantizer):
             "nvfp4_4over6_err_mode": nvfp4_4over6_err_mode,
         }
         super().__init__(settings, rowwise=rowwise, columnwise=columnwise)
-        self.with_amax_reduction = flags["with_amax_reduction"]
-        self.amax_reduction_group = amax_reduction_group
         self.nvfp4_4over6_err_mode = nvfp4_4over6_err_mode
+        self.amax_reduction_group = amax_reduction_group
+        self.with_amax_reduction = flags["with_amax_reduction"]
 
     @staticmethod
     def _make_core(settings: dict[str, Any], rowwise: bool, columnwise: bool) -> Any:
@@ -137,20 +140,64 @@ class NVFP4Quantizer(BlockScaledQuantizer):
             sign_mask=tex.HADAMARD_SIGNS if settings["with_random_sign_mask"] else 0,
         )
 
-    with_rht: bool = core_setting("with_rht", bool, "Transform the columnwise copy.")
+    with_rht: bool = core_setting("with_rht", "Transform the columnwise copy.")
     with_post_rht_amax: bool = core_setting(
-        "with_post_rht_amax", bool, "Take the columnwise copy's amax after the transform."
+        "with_post_rht_amax", "Take the columnwise copy's amax after the transform."
     )
     with_2d_quantization: bool = core_setting(
-        "with_2d_quantization", bool, "The blocks of a 16 x 16 tile share a scale."
+        "with_2d_quantization", "The blocks of a 16 x 16 tile share a scale."
     )
-    stochastic_rounding: bool = core_setting("stochastic_rounding", bool, "Round by chance.")
-    row_scaled_nvfp4: bool = core_setting("row_scaled", bool, "An amax per row.")
-    nvfp4_use_4over6: bool = core_setting(
-        "four_over_six", bool, "A block's amax maps to 6 or to 4."
+    stochastic_rounding: bool = core_setting("stochastic_rounding", "Round by chance.")
+    row_scaled_nvfp4: bool = core_setting(
+        "row_scaled_nvfp4", "An amax per row.", core_name="row_scaled"
     )
-    nvfp4_e4m3_max: int = core_setting("e4m3_max", int, "Largest block scale.")
-    with_random_sign_mask: bool = core_setting("sign_mask", bool, "The signs are mixed.")
+    nvfp4_e4m3_max: int = core_setting(
+        "nvfp4_e4m3_max", "Largest block scale.", _check_e4m3_max, "e4m3_max"
+    )
+    with_amax_reduction: bool = checked_attribute(
+        "with_amax_reduction", "Take the maximum of the amaxes over a group."
+    )
+    amax_reduction_group: ProcessGroup | None = checked_attribute(
+        "amax_reduction_group", "Default all processes.", checked_group
+    )
+
+    @property
+    def with_random_sign_mask(self) -> bool:
+        """The signs of the transform are a fixed mixture."""
+        return bool(self._core.sign_mask)
+
+    @with_random_sign_mask.setter
+    def with_random_sign_mask(self, value: bool) -> None:
+        is_mixed = check_flag(type(self).__name__, "with_random_sign_mask", value)
+        self._core.sign_mask = tex.HADAMARD_SIGNS if is_mixed else 0
+
+    @property
+    def nvfp4_use_4over6(self) -> bool:
+        """A block's amax maps to 6 or to 4."""
+        return bool(self._core.four_over_six)
+
+    @nvfp4_use_4over6.setter
+    def nvfp4_use_4over6(self, value: bool) -> None:
+        is_used = check_flag(type(self).__name__, "nvfp4_use_4over6", value)
+        self._check_setting("nvfp4_use_4over6", is_used)
+        self._core.four_over_six = self.nvfp4_4over6_err_mode if is_used else ""
+
+    @property
+    def nvfp4_4over6_err_mode(self) -> str:
+        """The error to compare: of absolute values (MAE) or of squares (MSE)."""
+        return self._err_mode
+
+    @nvfp4_4over6_err_mode.setter
+    def nvfp4_4over6_err_mode(self, value: str) -> None:
+        check_choice(type(self).__name__, "nvfp4_4over6_err_mode", value, ("MAE", "MSE"))
+        self._err_mode = value
+        if self.nvfp4_use_4over6:
+            self._core.four_over_six = value
+
+    def _check_setting(self, name: str, value: Any) -> None:
+        if value is True and name in _FLAGS:
+            others = {flag: getattr(self, flag) for flag in _FLAGS if flag != name}
+            _check_combination(type(self).__name__, {**others, name: value})
 
     @staticmethod
     def _checked_dtype(owner: str, value: Any) -> DType:

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 
 from transformer_engine.common.recipe import Recipe
 
-from ..arguments import check_flag, check_int
+from ..arguments import check_flag, check_group, check_int
 from ..cpp_extensions import cast as tex
 from .storage.quantized_storage import QuantizedTensorStorage
 
@@ -82,6 +82,30 @@ def as_quantizable(owner: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous()
 
 
+def checked_attribute(
+    name: str, text: str, check: Callable[[str, str, Any], Any] = check_flag
+) -> Any:
+    """A property that is checked when it is assigned to."""
+
+    def read(self: Quantizer) -> Any:
+        if name not in self.__dict__:  # torch.compile looks at half-made objects
+            raise AttributeError(f"{type(self).__name__}.{name} is not set.")
+        return self.__dict__[name]
+
+    def write(self: Quantizer, value: Any) -> None:
+        checked = check(type(self).__name__, name, value)
+        self._check_setting(name, checked)
+        self.__dict__[name] = checked
+
+    return property(read, write, doc=text)
+
+
+def checked_group(owner: str, name: str, value: Any) -> Any:
+    """A process group or None."""
+    check_group(owner, name, value)
+    return value
+
+
 class Quantizer(abc.ABC):
     """Turns high-precision tensors into one quantized format.
 
@@ -110,6 +134,9 @@ class Quantizer(abc.ABC):
         self.columnwise_usage = columnwise
         self.internal = False
         self.optimize_for_gemm = False
+
+    def _check_setting(self, name: str, value: Any) -> None:  # noqa: B027  # nothing to do here
+        """Refuse a setting that does not go with the others."""
 
     def __repr__(self) -> str:
         usages = f"rowwise_usage={self.rowwise_usage}, columnwise_usage={self.columnwise_usage}"
