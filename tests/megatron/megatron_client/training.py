@@ -1,0 +1,274 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a run: a tiny GPT under Megatron-core's own DDP, optimizer and schedule.
+
+Import after `cuda_to_cpu_shim.install()`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from typing import Any
+
+import megatron.core.transformer.moe.moe_utils as moe_utils
+import torch
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.models.gpt import GPTModel, gpt_layer_specs
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer import MLATransformerConfig, TransformerConfig
+from megatron.core.transformer.module import Float16Module
+
+from . import native_layers
+from .scenarios import BATCH, FP8_RECIPES, MICROBATCHES, SEQUENCE, STEPS, VOCABULARY, Options
+
+if not hasattr(moe_utils, "te_general_gemm"):  # 0.16.1 leaves it undefined without TE's GEMM
+    moe_utils.te_general_gemm = None
+
+StepLog = dict[str, Any]
+""""loss": one per microbatch (last pipeline stage only); "grad_norm": before clipping."""
+
+
+def train(spec: str, options: Options) -> list[StepLog]:
+    """Train for STEPS steps in a process group that exists.
+
+    Parameters
+    ----------
+    spec : str
+        "te" or "native": of which layers the model is built.
+    options : Options
+
+    Returns
+    -------
+    list of StepLog
+        As this rank sees it.
+    """
+    if options.grad_accum_fusion:
+        native_layers.accumulate_weight_gradients()
+    if spec == "native":
+        native_layers.use_plain_norms()
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=options.tp,
+        pipeline_model_parallel_size=options.pp,
+        context_parallel_size=options.cp,
+        expert_model_parallel_size=options.ep,
+    )
+    torch.manual_seed(7)
+    model_parallel_cuda_manual_seed(7, te_rng_tracker=options.te_rng_tracker)
+    trainer = _Trainer(spec, options)
+    logs = []
+    for i in range(STEPS):
+        if options.checkpoint and i == STEPS - 1:
+            trainer.round_trip()
+        logs.append(trainer.step(i))
+    return logs
+
+
+def _model_config(options: Options) -> TransformerConfig:
+    dtype = torch.bfloat16 if options.bf16 else torch.float32
+    settings: dict[str, Any] = {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        # Large enough that the loss feels attention and MLP, not just the embedding.
+        "init_method_std": 0.2,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": options.bf16,
+        "use_cpu_initialization": options.cpu_init,
+        "tensor_model_parallel_size": options.tp,
+        "pipeline_model_parallel_size": options.pp,
+        "context_parallel_size": options.cp,
+        "expert_model_parallel_size": options.ep,
+        "sequence_parallel": options.sequence_parallel,
+        "hidden_dropout": options.dropout,
+        "attention_dropout": options.dropout,
+        "gradient_accumulation_fusion": options.grad_accum_fusion,
+        "finalize_model_grads_func": finalize_model_grads,
+        "layernorm_zero_centered_gamma": options.zero_centered,
+        "apply_rope_fusion": options.rope_fusion,
+        "use_te_rng_tracker": options.te_rng_tracker,
+        "qk_layernorm": options.qk_layernorm,
+        **_architecture(options),
+        **_recompute(options),
+    }
+    if options.fp8:
+        settings |= {"fp8": "hybrid", "fp8_recipe": FP8_RECIPES[options.fp8]}
+    if options.latent_attention:
+        return MLATransformerConfig(multi_latent_attention=True, **settings)
+    return TransformerConfig(**settings)
+
+
+def _architecture(options: Options) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if options.swiglu:
+        settings |= {
+            "gated_linear_unit": True,
+            "activation_func": torch.nn.functional.silu,
+            "add_bias_linear": False,
+            "normalization": "RMSNorm",
+        }
+    if options.query_groups:
+        settings["num_query_groups"] = options.query_groups
+    if options.window:
+        settings["window_size"] = (options.window, 0)
+    if options.experts:
+        settings |= {
+            "num_moe_experts": options.experts,
+            "moe_router_topk": 2,
+            "moe_ffn_hidden_size": 96,
+            "add_bias_linear": False,
+            "moe_token_dispatcher_type": "alltoall",
+            "moe_router_load_balancing_type": "aux_loss",
+            "moe_aux_loss_coeff": 1e-2,
+            "moe_grouped_gemm": options.grouped_gemm,
+        }
+    if options.latent_attention:
+        settings |= {
+            "q_lora_rank": 32,
+            "kv_lora_rank": 32,
+            "qk_head_dim": 16,
+            "qk_pos_emb_head_dim": 8,
+            "v_head_dim": 16,
+            "rope_type": "rope",
+            "normalization": "RMSNorm",
+            "add_bias_linear": False,
+        }
+    return settings
+
+
+def _recompute(options: Options) -> dict[str, Any]:
+    if options.recompute == "full":
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        }
+    if options.recompute == "selective":
+        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+    return {}
+
+
+def _layer_spec(spec: str, options: Options, config: TransformerConfig) -> Any:
+    shared = {
+        "num_experts": config.num_moe_experts,
+        "qk_layernorm": options.qk_layernorm,
+        "multi_latent_attention": options.latent_attention,
+    }
+    if spec == "te":
+        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
+            moe_grouped_gemm=options.grouped_gemm, use_te_op_fuser=options.op_fuser, **shared
+        )
+    return gpt_layer_specs.get_gpt_layer_local_spec(
+        moe_grouped_gemm=False, normalization=config.normalization, **shared
+    )
+
+
+class _Trainer:
+    """Model, optimizer and data of one rank."""
+
+    def __init__(self, spec: str, options: Options) -> None:
+        self.spec, self.options = spec, options
+        self.config = _model_config(options)
+        self.net, self.optimizer = self._build()
+        generator = torch.Generator().manual_seed(11)
+        self.data = torch.randint(0, VOCABULARY, (STEPS, BATCH, SEQUENCE), generator=generator)
+        self.positions = torch.arange(SEQUENCE)
+        if options.cp > 1:  # each rank holds one early and one late chunk
+            chunks = self.positions.chunk(2 * options.cp)
+            rank = parallel_state.get_context_parallel_rank()
+            self.positions = torch.cat([chunks[rank], chunks[2 * options.cp - 1 - rank]])
+
+    def _build(self) -> tuple[torch.nn.Module, Any]:
+        options, config = self.options, self.config
+        net: torch.nn.Module = GPTModel(
+            config=config,
+            transformer_layer_spec=_layer_spec(self.spec, options, config),
+            vocab_size=VOCABULARY,
+            max_sequence_length=SEQUENCE,
+            position_embedding_type="rope",
+            pre_process=parallel_state.is_pipeline_first_stage(),
+            post_process=parallel_state.is_pipeline_last_stage(),
+        )
+        if options.init_by_name:
+            native_layers.draw_by_name(net, options)
+        if config.bf16:
+            net = Float16Module(config, net)
+        ddp_config = DistributedDataParallelConfig(
+            use_distributed_optimizer=options.distributed_optimizer,
+            grad_reduce_in_fp32=True,
+            overlap_grad_reduce=options.overlap_grad_reduce,
+        )
+        net = DistributedDataParallel(config, ddp_config, net)
+        optimizer_config = OptimizerConfig(
+            optimizer="adam",
+            lr=1e-3,
+            bf16=config.bf16,
+            params_dtype=config.params_dtype,
+            use_distributed_optimizer=options.distributed_optimizer,
+            clip_grad=1.0,
+        )
+        return net, get_megatron_optimizer(optimizer_config, [net])
+
+    def step(self, i: int) -> StepLog:
+        """One optimizer step on batch `i`."""
+        ids = self.data[i][:, self.positions]
+        positions = self.positions.unsqueeze(0).repeat(BATCH, 1)
+        mask = None  # TE layers make the causal mask themselves
+        if self.spec == "native":
+            mask = torch.ones(BATCH, 1, SEQUENCE, SEQUENCE).tril() < 0.5
+
+        def loss(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            mean = losses.float().sum() / (BATCH * SEQUENCE)  # the schedule scales by the CP size
+            reported = mean.detach().clone()
+            torch.distributed.all_reduce(
+                reported, group=parallel_state.get_context_parallel_group()
+            )
+            return mean, {"loss": reported}
+
+        def forward(_: Any, model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
+            return model(ids, positions, mask, labels=ids), loss
+
+        self.net.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        results = get_forward_backward_func()(
+            forward_step_func=forward,
+            data_iterator=None,
+            model=[self.net],
+            num_microbatches=MICROBATCHES,
+            seq_length=SEQUENCE,
+            micro_batch_size=BATCH,
+            forward_only=False,
+        )
+        _, norm, _ = self.optimizer.step()
+        return {"loss": [r["loss"].item() for r in results], "grad_norm": float(norm)}
+
+    def round_trip(self) -> None:
+        """Save the model, load it into a fresh one; keep the state of the optimizer."""
+        rank = torch.distributed.get_rank()
+        folder = [tempfile.mkdtemp() if rank == 0 else None]
+        torch.distributed.broadcast_object_list(folder, 0)
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        metadata = {"dp_cp_group": group}
+        state = {"model": self.net.module.sharded_state_dict(metadata=metadata)}
+        dist_checkpointing.save(state, folder[0])
+        net, optimizer = self._build()
+        state = {"model": net.module.sharded_state_dict(metadata=metadata)}
+        net.module.load_state_dict(dist_checkpointing.load(state, folder[0])["model"])
+        torch.distributed.barrier()
+        if rank == 0:
+            shutil.rmtree(folder[0])
+        pairs = zip(self.net.module.named_parameters(), net.module.parameters(), strict=True)
+        for (name, before), after in pairs:
+            assert torch.equal(before, after), f"{name} came back different"
+        assert set(self.net.module.state_dict()) == set(net.module.state_dict())
+        optimizer.load_state_dict(self.optimizer.state_dict())
+        optimizer.reload_model_params()
+        self.net, self.optimizer = net, optimizer
