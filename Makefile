@@ -26,7 +26,7 @@ cmake_options := -DNVTE_BUILD_TESTS=ON $(if $(WERROR),-DNVTE_WERROR=ON)
 .PHONY: demo demo-recipes dev venv build test cpptest test-python lint fmt bench bench-overhead stats docs clean distclean
 
 venv: $(stamps)/venv
-$(stamps)/venv: requirements.txt requirements-dev.txt build_tools/setup_venv.sh
+$(stamps)/venv: requirements.txt requirements-dev.txt requirements-megatron.txt build_tools/setup_venv.sh
 	bash build_tools/setup_venv.sh $(PYTHON) $(VENV)
 	@mkdir -p $(stamps) && touch $@
 

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # setup_venv.sh PYTHON VENV: make the virtual environment and install what the build, the tests and
-# the linters need. A torch that PYTHON already has is used; else the release of requirements.txt is
-# installed. cmake and ninja come from pip where the system has none.
+# the linters need, and Megatron-core where it can be had. A torch that PYTHON already has is used;
+# else the release of requirements.txt is installed. cmake and ninja come from pip where the system
+# has none.
 set -eu
 python=$1
 venv=$2
@@ -45,3 +46,9 @@ fi
 echo "installing into $venv"
 "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --quiet \
   -r "$requirements" -r "$root/requirements-dev.txt"
+
+# A client of the library, for its tests, which skip where it is not there: no wheel of it fits every
+# Python and machine.
+"$venv/bin/python" -m pip install --disable-pip-version-check --quiet --quiet --no-deps \
+  --only-binary :all: -r "$root/requirements-megatron.txt" ||
+  echo "setup_venv.sh: Megatron-core cannot be installed; tests/megatron will be skipped." >&2
