@@ -39,6 +39,7 @@ def bare_python(tmp_path) -> str:
     [
         ("L0_pytorch_unittest", "needs the Python module torch"),
         ("L0_pytorch_lint", "needs the Python module ruff"),
+        ("L1_megatron_core", "needs the Python module torch"),
     ],
 )
 def test_a_missing_need_is_a_skip_with_a_reason(tmp_path, bare_python, name, need):
