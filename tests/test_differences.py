@@ -27,6 +27,8 @@ from transformer_engine.common.recipe import (
 )
 from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
 from transformer_engine.pytorch.distributed import symmetric_all_reduce
+from transformer_engine.pytorch.module import compiled
+from transformer_engine.pytorch.module.sharding import WeightShard
 from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 from transformer_engine.pytorch.tensor import utils as tensor_utils
 
@@ -519,6 +521,32 @@ def _() -> None:
     assert torch.equal(layer(x), plain(x))
 
 
+@row("whole-weights-drawn")
+def _() -> None:
+    layer = te.Linear(32, 32)
+    shard = WeightShard(dim=0, rank=1, ranks=2)
+    part = torch.empty(16, 32)
+    torch.manual_seed(3)
+    shard.draw(torch.nn.init.normal_, part)
+    torch.manual_seed(3)
+    torch.nn.init.normal_(layer.weight)
+    assert torch.equal(part, layer.weight[16:])
+
+
+@row("partial-sums")
+def _() -> None:
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        layer = te.Linear(4, 1, tp_group=world(), parallel_mode="row", params_dtype=torch.bfloat16)
+        with torch.no_grad():
+            layer.weight.fill_(1)
+            layer.bias.fill_(-256)
+        # 256 + 0.5 needs more than the 8 bits of BF16 until the bias has been added.
+        assert layer(torch.tensor([[256, 0.5]]).bfloat16()).item() == 0.5
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 # ---- checkpoints -----------------------------------------------------------------------------
 
 
@@ -690,12 +718,20 @@ def current_quantizer() -> te.Quantizer:
 
 
 refuses(
-    "tensor-parallel",
-    lambda: te.Linear(32, 32, tp_size=2),
-    lambda: te.LayerNormLinear(32, 32, tp_group=world()),
-    lambda: te.LayerNormMLP(32, 32, tp_size=2, sequence_parallel=True),
-    lambda: te.TransformerLayer(32, 32, 2, tp_size=2),
-    lambda: te.Linear(32, 32).set_tensor_parallel_group(world()),
+    "parallel-transforms",
+    lambda: torch.func.vmap(te.Linear(32, 32, tp_group=world(), parallel_mode="row"))(
+        torch.ones(2, 3, 16)
+    ),
+    lambda: compiled.refuse_gathered_norm_output(
+        te.LayerNormLinear(
+            *(32, 32),
+            tp_group=world(),
+            parallel_mode="column",
+            sequence_parallel=True,
+            return_layernorm_output=True,
+            return_layernorm_output_gathered=True,
+        )
+    ),
 )
 refuses(
     "context-parallel",

@@ -150,7 +150,7 @@ class TransformerLayer(FastCallModule):
     RuntimeError
         Inside ``quantized_model_init`` without `fuse_qkv_params`.
     NotImplementedError
-        For more than one tensor-parallel rank, and an unknown activation.
+        For an unknown activation.
     """
 
     def __init__(  # noqa: PLR0913 - public signature
@@ -267,7 +267,7 @@ class TransformerLayer(FastCallModule):
         check_attention_sizes(
             _WHO, hidden_size, num_attention_heads, num_gqa_groups, kv_channels, self.tp_size
         )
-        check_placement(_WHO, tp_group, self.tp_size, device, fuse_qkv_params)
+        check_placement(_WHO, device, fuse_qkv_params)
         self.hidden_size = hidden_size
         self.sequence_parallel = self.tp_size > 1 and sequence_parallel
         self.drop_path = DropPath(drop_path_rate) if drop_path_rate > 0.0 else None

@@ -188,7 +188,11 @@ def test_construction_errors_name_argument_value_and_remedy():
         (ValueError, {"normalization": "BatchNorm"}, r"normalization is 'BatchNorm'; .*'RMSNorm'"),
         (NotImplementedError, {"parallel_mode": "row"}, r"LayerNormLinear: parallel_mode is 'row'"),
         (ValueError, {"parallel_mode": 1}, r"LayerNormLinear: parallel_mode is 1"),
-        (NotImplementedError, {"tp_size": 4}, r"LayerNormLinear: tensor-parallel size is 4"),
+        (
+            ValueError,
+            {"tp_size": 3, "parallel_mode": "column"},
+            r"LayerNormLinear: out_features is 40; a multiple of the 3 tensor-parallel ranks",
+        ),
         (ValueError, {"symmetric_ar_type": 0}, r"LayerNormLinear: symmetric_ar_type is 0"),
     ]
     for error, keywords, message in cases:

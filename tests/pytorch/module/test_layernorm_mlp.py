@@ -198,7 +198,7 @@ def test_construction_errors_name_argument_value_and_remedy():
         (NotImplementedError, {"activation": "tanh"}, r"activation is 'tanh'; one of gelu, "),
         (ValueError, {"activation_params": {"limit": 1}}, r"activation_params has \['limit'\]"),
         (ValueError, {"normalization": "L2Norm"}, r"LayerNormMLP: normalization is 'L2Norm'"),
-        (NotImplementedError, {"tp_size": 2}, r"LayerNormMLP: tensor-parallel size is 2"),
+        (ValueError, {"tp_size": 3}, r"LayerNormMLP: ffn_hidden_size is 56; a multiple of the 3"),
     ]
     for error, keywords, message in cases:
         with pytest.raises(error, match=message):

@@ -232,7 +232,21 @@ def test_construction_errors_name_argument_value_and_remedy():
     cases = [
         (ValueError, {"parallel_mode": "both"}, r"Linear: parallel_mode is 'both'; .*'row'"),
         (ValueError, {"symmetric_ar_type": "x"}, r"Linear: symmetric_ar_type is 'x'"),
-        (NotImplementedError, {"tp_size": 2}, r"Linear: tensor-parallel size is 2"),
+        (
+            ValueError,
+            {"tp_size": 3, "parallel_mode": "column"},
+            r"Linear: out_features is 40; a multiple of the 3 tensor-parallel ranks",
+        ),
+        (
+            ValueError,
+            {"tp_size": 5, "parallel_mode": "row"},
+            r"Linear: in_features is 24; a multiple of the 5 tensor-parallel ranks",
+        ),
+        (
+            RuntimeError,
+            {"tp_size": 4, "parallel_mode": "column", "parameters_split": {"a": 10, "b": 30}},
+            r"Linear: parameters_split\['a'\] has 10 rows; a multiple of the 4",
+        ),
         (TypeError, {"parameters_split": 3}, r"Linear: parameters_split is a int"),
         (TypeError, {"parameters_split": "qkv"}, r"Linear: parameters_split is a str"),
         (ValueError, {"parameters_split": []}, r"Linear: parameters_split is empty"),
@@ -245,8 +259,8 @@ def test_construction_errors_name_argument_value_and_remedy():
             te.Linear(IN, OUT, device="cpu", **keywords)
 
 
-def test_overlap_flags_without_other_ranks_warn():
-    with pytest.warns(UserWarning, match="Linear: ub_overlap_ag overlap communication"):
+def test_overlap_flags_warn():
+    with pytest.warns(UserWarning, match="Linear: ub_overlap_ag ask for userbuffers"):
         te.Linear(IN, OUT, device="cpu", sequence_parallel=True, ub_overlap_ag=True)
 
 

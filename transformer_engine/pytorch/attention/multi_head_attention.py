@@ -24,7 +24,7 @@ from ..arguments import (
 )
 from ..constants import AttnTypes
 from ..cpp_extensions.attention import split_heads
-from ..module.base import check_one_rank, resolve_device
+from ..module.base import resolve_device
 from ..module.fast_call import FastCallModule
 from ..module.layernorm import LayerNorm
 from ..module.layernorm_linear import LayerNormLinear
@@ -120,11 +120,8 @@ def check_hidden(who: str, name: str, x: Any, hidden_size: int, qkv_format: str)
         )
 
 
-def check_placement(
-    who: str, tp_group: Any, tp_size: int, device: Any, fuse_qkv_params: bool
-) -> None:
+def check_placement(who: str, device: Any, fuse_qkv_params: bool) -> None:
     """What the projections would refuse, in the name of the module that the caller makes."""
-    check_one_rank(who, tp_group, tp_size)
     resolve_device(device, who)
     if FP8GlobalStateManager.with_fp8_parameters() and not fuse_qkv_params:
         raise RuntimeError(
@@ -212,8 +209,6 @@ class MultiheadAttention(FastCallModule):
         For arguments outside the above.
     RuntimeError
         Inside ``quantized_model_init`` without `fuse_qkv_params`.
-    NotImplementedError
-        For more than one tensor-parallel rank.
     """
 
     def __init__(  # noqa: PLR0913 - public signature
@@ -271,7 +266,7 @@ class MultiheadAttention(FastCallModule):
         groups, head_size = check_attention_sizes(
             _WHO, hidden_size, num_attention_heads, num_gqa_groups, kv_channels, self.tp_size
         )
-        check_placement(_WHO, tp_group, self.tp_size, device, fuse_qkv_params)
+        check_placement(_WHO, device, fuse_qkv_params)
         if layer_number is not None:
             check_int(_WHO, "layer_number", layer_number)
         check_probability(_WHO, "attention_dropout", attention_dropout)

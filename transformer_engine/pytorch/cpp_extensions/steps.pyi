@@ -30,6 +30,16 @@ class NormSpec:
         zero_centered_gamma: bool,
     ) -> None: ...
 
+class Sharding:
+    def __init__(
+        self,
+        *,
+        owner: str,
+        parallel_mode: str,
+        sequence_parallel: bool,
+        group: torch.distributed.ProcessGroup,
+    ) -> None: ...
+
 class LinearSpec:
     def __init__(
         self,
@@ -42,6 +52,7 @@ class LinearSpec:
         gemm: int = 0,
         fuse_wgrad_accumulation: bool = False,
         delay_wgrad_compute: bool = False,
+        sharding: Sharding | None = None,
     ) -> None: ...
 
 class ModuleStep:
@@ -66,6 +77,7 @@ class LinearStep(ModuleStep):
         norm: NormSpec | None = None,
         return_bias: bool = False,
         return_layernorm_output: bool = False,
+        return_layernorm_output_gathered: bool = False,
         save_original_input: bool = False,
     ) -> None: ...
 
@@ -84,6 +96,7 @@ class NormMLPStep(ModuleStep):
         activation_params: Mapping[str, float] = ...,
         return_bias: bool = False,
         return_layernorm_output: bool = False,
+        return_layernorm_output_gathered: bool = False,
         recomputes: bool = False,
     ) -> None: ...
 

@@ -37,6 +37,15 @@ std::shared_ptr<QuantizerSet> make_quantizer_set(
                                                      .backward_state = std::move(backward_state)});
 }
 
+Sharding make_sharding(std::string owner, const std::string& parallel_mode, bool sequence_parallel,
+                       const py::object& group) {
+  TE_CHECK(parallel_mode == "row" || parallel_mode == "column", "Sharding: parallel_mode is ",
+           parallel_mode, "; 'row' or 'column' is required.");
+  return {.mode = parallel_mode == "row" ? ParallelMode::kRow : ParallelMode::kColumn,
+          .is_sequence_parallel = sequence_parallel,
+          .group = std::make_shared<const RankGroup>(std::move(owner), group)};
+}
+
 size_t delayed_wgrad_count(ModuleStep& step) {
   size_t count = 0;
   for (LinearPart* const linear : step.linear_parts()) {
@@ -166,11 +175,16 @@ void bind_steps(py::module_& m) {
            py::arg("bias_name"), py::arg("hidden"), py::arg("epsilon"),
            py::arg("zero_centered_gamma"));
 
+  py::class_<Sharding>(m, "Sharding",
+                       "How the ranks of a tensor-parallel group share a linear layer.")
+      .def(py::init(&make_sharding), py::kw_only(), py::arg("owner"), py::arg("parallel_mode"),
+           py::arg("sequence_parallel"), py::arg("group"));
+
   py::class_<LinearSpec>(m, "LinearSpec")
       .def(py::init([](std::string label, const std::vector<std::string>& weight_names,
                        const std::vector<std::string>& bias_names, int64_t in_features,
                        int64_t out_features, int gemm, bool fuse_wgrad_accumulation,
-                       bool delay_wgrad_compute) {
+                       bool delay_wgrad_compute, const std::optional<Sharding>& sharding) {
              return LinearSpec{.label = std::move(label),
                                .weight_names = names_of(weight_names),
                                .bias_names = names_of(bias_names),
@@ -178,11 +192,13 @@ void bind_steps(py::module_& m) {
                                .out_features = out_features,
                                .gemm = gemm,
                                .fuse_wgrad_accumulation = fuse_wgrad_accumulation,
-                               .delay_wgrad_compute = delay_wgrad_compute};
+                               .delay_wgrad_compute = delay_wgrad_compute,
+                               .sharding = sharding.value_or(Sharding{})};
            }),
            py::kw_only(), py::arg("label"), py::arg("weight_names"), py::arg("bias_names"),
            py::arg("in_features"), py::arg("out_features"), py::arg("gemm") = 0,
-           py::arg("fuse_wgrad_accumulation") = false, py::arg("delay_wgrad_compute") = false);
+           py::arg("fuse_wgrad_accumulation") = false, py::arg("delay_wgrad_compute") = false,
+           py::arg("sharding") = py::none());
 
   py::class_<ModuleStep, Step, std::shared_ptr<ModuleStep>>(m, "ModuleStep")
       .def(
@@ -203,17 +219,20 @@ void bind_steps(py::module_& m) {
 
   py::class_<LinearStep, ModuleStep, std::shared_ptr<LinearStep>>(m, "LinearStep")
       .def(py::init([](std::string name, LinearSpec linear, std::optional<NormSpec> norm,
-                       bool return_bias, bool return_layernorm_output, bool save_original_input) {
-             return std::make_shared<LinearStep>(
-                 LinearStepSpec{.name = std::move(name),
-                                .linear = std::move(linear),
-                                .norm = std::move(norm),
-                                .return_bias = return_bias,
-                                .return_layernorm_output = return_layernorm_output,
-                                .save_original_input = save_original_input});
+                       bool return_bias, bool return_layernorm_output,
+                       bool return_layernorm_output_gathered, bool save_original_input) {
+             return std::make_shared<LinearStep>(LinearStepSpec{
+                 .name = std::move(name),
+                 .linear = std::move(linear),
+                 .norm = std::move(norm),
+                 .return_bias = return_bias,
+                 .return_layernorm_output = return_layernorm_output,
+                 .return_layernorm_output_gathered = return_layernorm_output_gathered,
+                 .save_original_input = save_original_input});
            }),
            py::kw_only(), py::arg("name"), py::arg("linear"), py::arg("norm") = py::none(),
            py::arg("return_bias") = false, py::arg("return_layernorm_output") = false,
+           py::arg("return_layernorm_output_gathered") = false,
            py::arg("save_original_input") = false);
 
   py::class_<NormStep, ModuleStep, std::shared_ptr<NormStep>>(m, "NormStep")
@@ -226,16 +245,19 @@ void bind_steps(py::module_& m) {
   py::class_<NormMLPStep, ModuleStep, std::shared_ptr<NormMLPStep>>(m, "NormMLPStep")
       .def(py::init([](std::string name, NormSpec norm, LinearSpec fc1, LinearSpec fc2,
                        int activation, const std::map<std::string, float>& params, bool return_bias,
-                       bool return_layernorm_output, bool recomputes) {
-             NormMLPStepSpec spec{.name = std::move(name),
-                                  .norm = std::move(norm),
-                                  .fc1 = std::move(fc1),
-                                  .fc2 = std::move(fc2),
-                                  .activation = static_cast<ActivationKind>(activation),
-                                  .activation_params = {},
-                                  .return_bias = return_bias,
-                                  .return_layernorm_output = return_layernorm_output,
-                                  .recomputes = recomputes};
+                       bool return_layernorm_output, bool return_layernorm_output_gathered,
+                       bool recomputes) {
+             NormMLPStepSpec spec{
+                 .name = std::move(name),
+                 .norm = std::move(norm),
+                 .fc1 = std::move(fc1),
+                 .fc2 = std::move(fc2),
+                 .activation = static_cast<ActivationKind>(activation),
+                 .activation_params = {},
+                 .return_bias = return_bias,
+                 .return_layernorm_output = return_layernorm_output,
+                 .return_layernorm_output_gathered = return_layernorm_output_gathered,
+                 .recomputes = recomputes};
              const auto read = [&](const char* key, float* value) {
                if (const auto found = params.find(key); found != params.end()) {
                  *value = found->second;
@@ -249,7 +271,7 @@ void bind_steps(py::module_& m) {
            py::kw_only(), py::arg("name"), py::arg("norm"), py::arg("fc1"), py::arg("fc2"),
            py::arg("activation"), py::arg("activation_params") = std::map<std::string, float>(),
            py::arg("return_bias") = false, py::arg("return_layernorm_output") = false,
-           py::arg("recomputes") = false);
+           py::arg("return_layernorm_output_gathered") = false, py::arg("recomputes") = false);
 }
 
 }  // namespace transformer_engine::pytorch

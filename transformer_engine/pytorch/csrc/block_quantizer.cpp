@@ -7,6 +7,8 @@
 #include <transformer_engine/block_scaling.h>
 #include <transformer_engine/error.h>
 
+#include <algorithm>
+
 #include "allocate.h"
 #include "quantizer.h"
 
@@ -95,6 +97,25 @@ Operand BlockQuantizer::make_padded_operand(at::IntArrayRef sizes, const at::Ten
     operand.columnwise = make(/*is_columnwise=*/true);
   }
   return operand;
+}
+
+std::optional<int64_t> BlockQuantizer::shard_rows(const Usages& usages) const {
+  // As many rows as share a scale, in the copies wanted.
+  const MatrixSizes any{.rows = 0, .cols = 0};
+  int64_t multiple = 1;
+  for (const bool is_columnwise : {false, true}) {
+    if (is_columnwise ? usages.columnwise : usages.rowwise) {
+      const CopyFormat format = copy_format(is_columnwise);
+      const CopyLayout layout(format, is_columnwise, any);
+      const int64_t rows =
+          layout.is_transposed ? layout.scales.block_cols : layout.scales.block_rows;
+      const bool has_tiles = format.has(CopyFormat::kSquareTiles);
+      const int64_t cols =
+          layout.is_transposed ? layout.scales.block_rows : layout.scales.block_cols;
+      multiple = std::max({multiple, rows, has_tiles ? cols : 1});
+    }
+  }
+  return multiple;
 }
 
 CopyFormat Float8BlockQuantizer::copy_format(bool /*is_columnwise*/) const {
@@ -186,6 +207,19 @@ void NVFP4Quantizer::cast(const at::Tensor& input, Operand* operand, const float
   args.seed = stochastic_rounding ? random_seed() : 0;
   args.noop = noop;
   quantize_nvfp4(args, context_for(input));
+}
+
+Operand NVFP4Quantizer::quantize_shard(const at::Tensor& input, const Usages& usages,
+                                       const RankGroup& group) {
+  Operand operand = make_operand(input.sizes(), input, usages);
+  compute_amax(input, &operand);
+  for (const OperandCopy* const copy : {&operand.rowwise, &operand.columnwise}) {
+    if (copy->amax.defined() && !copy->format.has(CopyFormat::kRowScaled)) {
+      group.max(copy->amax).wait();
+    }
+  }
+  cast(input, &operand, nullptr);
+  return operand;
 }
 
 void NVFP4Quantizer::update(const at::Tensor& input, Operand* operand, const float* noop) {

@@ -107,20 +107,23 @@ Float8CurrentScalingQuantizer::Float8CurrentScalingQuantizer(DType fp8_dtype, bo
   dtype = fp8_dtype;
 }
 
-void Float8CurrentScalingQuantizer::update(const at::Tensor& input,
-                                           const Destination& destination) {
+void Float8CurrentScalingQuantizer::update(const at::Tensor& input, const Destination& destination,
+                                           const RankGroup* group) {
   const Context context = context_for(input);
   if (destination.noop != nullptr && *destination.noop != 0.0F) {
     return;
   }
   float on_host[2];  // amax and scale, where kernels can reach them
-  at::Tensor on_device;
+  at::Tensor in_tensor;
   float* amax = on_host;
-  if (!input.is_cpu()) {
-    on_device = new_tensor({2}, at::kFloat, input);
-    amax = static_cast<float*>(on_device.data_ptr());
+  if (!input.is_cpu() || group != nullptr) {
+    in_tensor = new_tensor({2}, at::kFloat, input);
+    amax = static_cast<float*>(in_tensor.data_ptr());
   }
   compute_amax({.input = matrix_view(input), .amax = amax}, context);
+  if (group != nullptr) {
+    group->max(in_tensor.narrow(0, 0, 1)).wait();
+  }
   compute_scale_from_amax({.amax = amax,
                            .scale = amax + 1,
                            .scale_inv = nullptr,
@@ -133,6 +136,16 @@ void Float8CurrentScalingQuantizer::update(const at::Tensor& input,
   args.output = output_views(destination, dtype, args.input.rows, args.input.cols);
   args.output.scale = amax + 1;
   transformer_engine::quantize(args, context);
+}
+
+Operand Float8CurrentScalingQuantizer::quantize_shard(const at::Tensor& input,
+                                                      const Usages& /*usages*/,
+                                                      const RankGroup& group) {
+  Operand operand = make_operand(input.sizes(), input);
+  update(input,
+         {.data = operand.rowwise.data, .transpose = {}, .scale_inv = operand.rowwise.scale_inv},
+         &group);
+  return operand;
 }
 
 }  // namespace transformer_engine::pytorch

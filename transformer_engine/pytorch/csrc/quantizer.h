@@ -13,6 +13,7 @@
 
 #include "operand.h"
 #include "python_ref.h"
+#include "rank_group.h"
 
 namespace transformer_engine::pytorch {
 
@@ -57,6 +58,16 @@ class Quantizer {
   // Whether the columnwise copies it makes are of the Hadamard-transformed input.
   virtual bool transforms_columns() const { return false; }
 
+  // Where each rank of a group has `n` rows of one tensor: copies that quantize_shard makes of
+  // them, joined, are those that quantize makes of all rows, if `n` is a multiple of this. None
+  // where they never are.
+  virtual std::optional<int64_t> shard_rows(const Usages& /*usages*/) const { return std::nullopt; }
+  // The copies of this rank's rows; scales that depend on all rows are agreed on with the group.
+  virtual Operand quantize_shard(const at::Tensor& input, const Usages& usages,
+                                 const RankGroup& /*group*/) {
+    return quantize(input, usages);
+  }
+
   // Whether quantizing the same tensor again gives the same copies and changes nothing.
   virtual bool is_requantization_safe() const { return false; }
 
@@ -80,6 +91,7 @@ class Float8QuantizerBase : public Quantizer {
 
   Operand quantize(const at::Tensor& input, const Usages& usages) override;
   std::optional<CopyKind> copy_kind() const override { return CopyKind::kTensor; }
+  std::optional<int64_t> shard_rows(const Usages& /*usages*/) const override { return 1; }
   // The rowwise copy, not filled.
   Operand make_operand(at::IntArrayRef sizes, const at::Tensor& like) const;
 };
@@ -106,11 +118,19 @@ class Float8Quantizer : public Float8QuantizerBase {
 class Float8CurrentScalingQuantizer : public Float8QuantizerBase {
  public:
   Float8CurrentScalingQuantizer(DType fp8_dtype, bool force_pow_2_scales, float amax_epsilon);
-  void update(const at::Tensor& input, const Destination& destination) override;
+  void update(const at::Tensor& input, const Destination& destination) override {
+    update(input, destination, nullptr);
+  }
+  Operand quantize_shard(const at::Tensor& input, const Usages& usages,
+                         const RankGroup& group) override;
   bool is_requantization_safe() const override { return true; }
 
   bool force_pow_2_scales;
   float amax_epsilon;
+
+ private:
+  // With the largest amax of the group, where there is one.
+  void update(const at::Tensor& input, const Destination& destination, const RankGroup* group);
 };
 
 // The formats with one scale per block.
@@ -120,6 +140,8 @@ class BlockQuantizer : public Quantizer {
   Operand quantize_for_user(const at::Tensor& input) override;
   std::optional<CopyKind> copy_kind() const override { return copy_format(false).kind; }
   bool transforms_columns() const override { return copy_format(true).has(CopyFormat::kHadamard); }
+
+  std::optional<int64_t> shard_rows(const Usages& usages) const override;
 
   // Both copies on their own even where one would serve, not filled; padding of the scales is 0.
   Operand make_padded_operand(at::IntArrayRef sizes, const at::Tensor& like,
@@ -164,6 +186,8 @@ class NVFP4Quantizer : public BlockQuantizer {
  public:
   void update(const at::Tensor& input, Operand* operand, const float* noop) override;
   CopyFormat copy_format(bool is_columnwise) const override;
+  Operand quantize_shard(const at::Tensor& input, const Usages& usages,
+                         const RankGroup& group) override;
 
   // The two halves of update(), for amaxes that are reduced over ranks in between.
   void compute_amax(const at::Tensor& input, Operand* operand) const;

@@ -17,7 +17,7 @@ import torch
 
 from transformer_engine.common.recipe import Recipe
 
-from ..arguments import received
+from ..arguments import received, tensor_parallel_size
 from ..cpp_extensions import state, steps
 from ..quantization import FP8GlobalStateManager
 from ..recipe_state import (
@@ -33,6 +33,7 @@ from ..tensor import Float8Quantizer, QuantizedTensor
 from . import compiled, extra_state
 from .arguments import check_name
 from .fast_call import FastCallModule
+from .sharding import WeightShard
 
 __all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "resolve_device"]
 
@@ -124,6 +125,15 @@ class ParameterInit:
     get_rng_state_tracker: Callable[[], Any] | None = None
     rng_tracker_name: str | None = None
     fp8_meta_index: int | None = None  # the weight's quantizer slot
+    shard: WeightShard | None = None  # where other ranks have the other parts
+
+    def fill(self, values: torch.Tensor) -> None:
+        """Draw the values in place."""
+        with torch.no_grad(), _forked(self):
+            if self.shard is None:
+                self.init_fn(values)
+            else:
+                self.shard.draw(self.init_fn, values)
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         self.quantizers: dict[str, list[Any]] = {"scaling_fwd": [], "scaling_bwd": []}
         self.tp_group: Any = None
         self.tp_size = 1
+        self.parallel_mode: str | None = None
         self.sequence_parallel = False
         self.primary_weights_in_fp8 = FP8GlobalStateManager.with_fp8_parameters()
         self.preserve_high_precision_init_val = FP8GlobalStateManager.with_high_precision_init_val()
@@ -477,6 +488,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         get_rng_state_tracker: Callable[[], Any] | None = None,
         rng_tracker_name: str | None = None,
         fp8_meta_index: int | None = None,
+        shard: WeightShard | None = None,
     ) -> None:
         """Register a parameter and how `reset_parameters` fills it (N(0, 0.023) when not said)."""
         super().register_parameter(name, param)
@@ -486,6 +498,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
                 get_rng_state_tracker=get_rng_state_tracker,
                 rng_tracker_name=rng_tracker_name,
                 fp8_meta_index=fp8_meta_index,
+                shard=shard,
             )
 
     def reset_parameters(self, defer_init: bool = False) -> None:
@@ -520,8 +533,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
             values = torch.empty_like(parameter, device=_real_device())
         elif isinstance(parameter, QuantizedTensor):
             values = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        with torch.no_grad(), _forked(how):
-            how.init_fn(values)
+        how.fill(values)
         if isinstance(parameter, QuantizedTensor) and not is_meta:
             with torch.no_grad():
                 parameter.copy_(values)
@@ -587,14 +599,28 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
     # ---- parallelism -------------------------------------------------------------------------
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
-        """Give the group when ``tp_size`` was given without one.
+        """Give the group when ``tp_size`` was given without one, or another one.
+
+        Parameters
+        ----------
+        tp_group : torch.distributed.ProcessGroup or None
+            Of ``tp_size`` ranks.
 
         Raises
         ------
-        NotImplementedError
-            For a group of more than one rank.
+        TypeError
+            For no process group.
+        ValueError
+            For another number of ranks.
         """
-        check_one_rank(type(self).__name__, tp_group, self.tp_size)
+        owner = f"{type(self).__name__}.set_tensor_parallel_group"
+        if tp_group is not None:
+            ranks = tensor_parallel_size(owner, self.tp_size, tp_group)
+            if ranks != self.tp_size:
+                raise ValueError(
+                    f"{owner}: tp_group has {ranks} ranks; {self.tp_size} are required, the "
+                    "tp_size that the parameters were made for."
+                )
         self.tp_group = tp_group
 
     # ---- delayed weight gradients ------------------------------------------------------------
@@ -781,14 +807,3 @@ def _keep_init_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> None
     parameter._high_precision_init_val = value  # type: ignore[attr-defined]
     parameter.get_high_precision_init_val = _get_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]
     parameter.clear_high_precision_init_val = _clear_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]
-
-
-def check_one_rank(owner: str, tp_group: Any, tp_size: int) -> None:
-    size = tp_size
-    if tp_group is not None:
-        size = torch.distributed.get_world_size(tp_group)
-    if size > 1:
-        raise NotImplementedError(
-            f"{owner}: tensor-parallel size is {size}; this version runs on one rank "
-            "(tp_size=1). Leave tp_group and tp_size at their defaults."
-        )

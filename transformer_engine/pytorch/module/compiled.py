@@ -28,7 +28,13 @@ from ..cpp_extensions import state, steps
 from ..tensor import QuantizedTensor
 from . import composed
 
-__all__ = ["is_composed", "new_handle", "refuse_quantized_results", "run"]
+__all__ = [
+    "is_composed",
+    "new_handle",
+    "refuse_gathered_norm_output",
+    "refuse_quantized_results",
+    "run",
+]
 
 _numbers = itertools.count(1)
 _modules: WeakValueDictionary[int, torch.nn.Module] = WeakValueDictionary()
@@ -111,6 +117,16 @@ def refuse_quantized_results(module: Any, **flags: bool) -> None:
                 f"{type(module).__name__}.forward: {name} is True under torch.compile; graphs pass "
                 "plain tensors. Leave it False, or exclude the call with torch.compiler.disable."
             )
+
+
+def refuse_gathered_norm_output(module: Any) -> None:
+    """NotImplementedError where the norm's output would come back with all ranks' rows."""
+    is_gathered = module.return_layernorm_output and module.return_layernorm_output_gathered
+    if is_gathered and module.sequence_parallel:
+        raise NotImplementedError(
+            f"{type(module).__name__}.forward: return_layernorm_output_gathered is True under "
+            "torch.compile; exclude the module with torch.compiler.disable."
+        )
 
 
 def _refuse(module: Any, tensors: Sequence[Tensor]) -> None:

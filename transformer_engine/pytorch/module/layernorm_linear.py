@@ -24,6 +24,7 @@ from .linear_parameters import (
     split_rows,
 )
 from .norm_parameters import check_normalization, norm_spec, register_norm_parameters
+from .sharding import divide, output_shape, refuse_composed
 
 __all__ = ["LayerNormLinear"]
 
@@ -41,7 +42,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
     return_layernorm_output : bool, default False
         Also return the norm's output (in the activations' dtype).
     return_layernorm_output_gathered : bool, default False
-        Return it gathered over sequence-parallel ranks; the same on one rank.
+        With sequence parallelism, return it with the rows of all ranks.
     zero_centered_gamma : bool, default False
         The norm's weight is stored minus one and starts at 0.
     parallel_mode : {None, "column"}
@@ -57,7 +58,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
     ValueError, TypeError
         For arguments outside the above.
     NotImplementedError
-        For ``parallel_mode="row"`` and for more than one tensor-parallel rank.
+        For ``parallel_mode="row"``.
     """
 
     _step_attributes = frozenset(
@@ -72,6 +73,11 @@ class LayerNormLinear(TransformerEngineBaseModule):
             "return_layernorm_output",
             "fuse_wgrad_accumulation",
             "delay_wgrad_compute",
+            "parallel_mode",
+            "sequence_parallel",
+            "tp_group",
+            "tp_size",
+            "return_layernorm_output_gathered",
         }
     )
 
@@ -141,9 +147,11 @@ class LayerNormLinear(TransformerEngineBaseModule):
             zero_centered_gamma=zero_centered_gamma,
         )
         self.in_features = in_features = check_size("LayerNormLinear", "in_features", in_features)
-        self.out_features = out_features = check_size(
-            "LayerNormLinear", "out_features", out_features
-        )
+        out_features = check_size("LayerNormLinear", "out_features", out_features)
+        ranks = self.tp_size if parallel_mode == "column" else 1
+        rows = split_rows("LayerNormLinear", parameters_split, out_features, ranks)
+        out_features = divide("LayerNormLinear", "out_features", out_features, ranks)
+        self.out_features = out_features
         self.eps = eps
         self.normalization = normalization
         self.zero_centered_gamma = zero_centered_gamma
@@ -162,8 +170,9 @@ class LayerNormLinear(TransformerEngineBaseModule):
         shape = WeightShape(
             out_features=out_features,
             in_features=in_features,
+            parallel_mode=parallel_mode,
             has_bias=bias,
-            split=split_rows("LayerNormLinear", parameters_split, out_features),
+            split=rows,
         )
         self.weight_names, self.bias_names = register_linear_parameters(self, shape, placement)
         self.reset_parameters(defer_init=placement.device.type == "meta")
@@ -181,12 +190,14 @@ class LayerNormLinear(TransformerEngineBaseModule):
                 self,
                 self.weight_names,
                 self._used_biases(),
+                parallel_mode=self.parallel_mode,
                 in_features=self.in_features,
                 out_features=self.out_features,
             ),
             norm=norm_spec(self, self.in_features),
             return_bias=bool(self.return_bias),
             return_layernorm_output=bool(self.return_layernorm_output),
+            return_layernorm_output_gathered=bool(self.return_layernorm_output_gathered),
         )
 
     def forward(
@@ -215,13 +226,14 @@ class LayerNormLinear(TransformerEngineBaseModule):
         if compiled.is_composed():
             return self._composed_forward(inp)
         compiled.refuse_quantized_results(self, fp8_output=fp8_output, fp8_grad=fp8_grad)
+        compiled.refuse_gathered_norm_output(self)
         biases = self._used_biases()
         names = composed.norm_names(self) + self.weight_names
         output, normalized = compiled.run(
             self,
             inp,
             names + ([] if self.return_bias else biases),
-            out_shape=(*inp.shape[:-1], self.out_features),
+            out_shape=output_shape(self, self.parallel_mode, inp, self.out_features),
             is_first_microbatch=is_first_microbatch,
             with_layernorm_output=self.return_layernorm_output,
         )
@@ -241,6 +253,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """`forward` outside quantized regions, of torch's operators; see `composed`."""
         del is_first_microbatch, fp8_output, fp8_grad  # about quantization
+        refuse_composed(self, self.parallel_mode)
         normalized = composed.module_norm(self, inp)
         output, bias = composed.linear(
             self, normalized, self.weight_names, self._used_biases(), not self.return_bias

@@ -24,6 +24,7 @@ from .linear_parameters import (
     register_linear_parameters,
 )
 from .norm_parameters import check_normalization, norm_spec, register_norm_parameters
+from .sharding import divide, refuse_composed
 
 __all__ = ["LayerNormMLP"]
 
@@ -71,7 +72,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
     return_layernorm_output : bool, default False
         Also return the norm's output, last.
     set_parallel_mode : bool, default False
-        Make the layers column- and row-parallel; the same on one rank.
+        Make the first layer column-parallel and the second row-parallel.
     seq_length, micro_batch_size : int, optional
         Accepted; nothing here needs warming up.
     checkpoint : bool, default False
@@ -87,7 +88,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
     ValueError
         For arguments outside the above.
     NotImplementedError
-        For an unknown activation and for more than one tensor-parallel rank.
+        For an unknown activation.
     """
 
     _step_attributes = frozenset(
@@ -105,6 +106,11 @@ class LayerNormMLP(TransformerEngineBaseModule):
             "fuse_wgrad_accumulation",
             "delay_wgrad_compute",
             "checkpoint",
+            "set_parallel_mode",
+            "sequence_parallel",
+            "tp_group",
+            "tp_size",
+            "return_layernorm_output_gathered",
         }
     )
     num_gemms = 2
@@ -181,6 +187,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         check_callable("LayerNormMLP", "output_layer_init_method", output_layer_init_method)
         self.hidden_size = hidden_size = check_size("LayerNormMLP", "hidden_size", hidden_size)
         ffn_hidden_size = check_size("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size)
+        ffn_hidden_size = divide("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size, self.tp_size)
         self.size_per_partition = ffn_hidden_size
         self.eps = eps
         self.normalization = normalization
@@ -204,6 +211,8 @@ class LayerNormMLP(TransformerEngineBaseModule):
         fc1 = WeightShape(
             out_features=self._fc1_rows(),
             in_features=hidden_size,
+            parallel_mode=self._mode("column"),
+            blocks=2 if activation in GATED_ACTIVATIONS else 1,
             weight_name="fc1_weight",
             has_bias=bias,
             bias_name="fc1_bias",
@@ -212,7 +221,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         fc2 = WeightShape(
             out_features=hidden_size,
             in_features=ffn_hidden_size,
-            partition_dim=1,
+            parallel_mode="row",
             weight_name="fc2_weight",
             has_bias=bias,
             bias_name="fc2_bias",
@@ -229,6 +238,9 @@ class LayerNormMLP(TransformerEngineBaseModule):
         if delay_wgrad_compute:
             mark_delayed(self, ["fc1_weight", "fc2_weight"])
 
+    def _mode(self, parallel_mode: str) -> str | None:
+        return parallel_mode if self.set_parallel_mode else None
+
     def _fc1_rows(self) -> int:
         return self.size_per_partition * (2 if self.activation in GATED_ACTIVATIONS else 1)
 
@@ -240,6 +252,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
                 self,
                 ["fc1_weight"],
                 ["fc1_bias"] if self.use_bias else [],
+                parallel_mode=self._mode("column"),
                 in_features=self.hidden_size,
                 out_features=self._fc1_rows(),
                 gemm=0,
@@ -248,6 +261,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
                 self,
                 ["fc2_weight"],
                 ["fc2_bias"] if self.use_bias else [],
+                parallel_mode=self._mode("row"),
                 in_features=self.size_per_partition,
                 out_features=self.hidden_size,
                 gemm=1,
@@ -256,6 +270,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
             activation_params=self.activation_params,
             return_bias=bool(self.return_bias),
             return_layernorm_output=bool(self.return_layernorm_output),
+            return_layernorm_output_gathered=bool(self.return_layernorm_output_gathered),
             recomputes=bool(self.checkpoint),
         )
 
@@ -287,6 +302,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         """`forward` while torch.compile traces; see `compiled`."""
         if compiled.is_composed():
             return self._composed_forward(inp)
+        compiled.refuse_gathered_norm_output(self)
         names = [*composed.norm_names(self), "fc1_weight", "fc2_weight"]
         if self.use_bias:
             names += ["fc1_bias"] if self.return_bias else ["fc1_bias", "fc2_bias"]
@@ -310,6 +326,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
     ) -> torch.Tensor | tuple[torch.Tensor | None, ...]:
         """`forward` outside quantized regions, of torch's operators; see `composed`."""
         del is_first_microbatch  # about quantization
+        refuse_composed(self, self._mode("column"))
         normalized = composed.module_norm(self, inp)
         hidden, _ = composed.linear(
             self, normalized, ["fc1_weight"], ["fc1_bias"] if self.use_bias else [], True

@@ -23,6 +23,7 @@ from .linear_parameters import (
     register_linear_parameters,
     split_rows,
 )
+from .sharding import divide, output_shape, refuse_composed
 
 __all__ = ["Linear"]
 
@@ -39,8 +40,10 @@ class Linear(TransformerEngineBaseModule):
     fuse_wgrad_accumulation : bool, default False
         Accumulate the weight gradient into ``weight.main_grad`` (its dtype is the sum's) instead
         of returning it to autograd.
-    tp_group, tp_size
-        One rank in this version; NotImplementedError for more.
+    tp_group : torch.distributed.ProcessGroup, optional
+        Of the ranks that share the layer; may be given later, see `set_tensor_parallel_group`.
+    tp_size : int, default 1
+        Their number, where `tp_group` is None.
     get_rng_state_tracker : callable, optional
         Returns the RNG tracker under which weights are drawn.
     rng_tracker_name : str, optional
@@ -53,16 +56,19 @@ class Linear(TransformerEngineBaseModule):
     params_dtype : torch.dtype, optional
         torch.float32, bfloat16 or float16; torch's default dtype when None.
     parallel_mode : {None, "row", "column"}
+        "column": each rank has ``out_features / tp_size`` rows of the weight; "row": ``in_features
+        / tp_size`` columns, and the output is summed over ranks. With `sequence_parallel` the
+        input ("column") or the output ("row") is split along its first dimension.
     parameters_split : sequence of str or dict of str to int, optional
         Register the weight (and bias) as slices ``<name>_weight`` of equal, or the given, rows.
     device : torch.device or str, default "cuda"
         "cuda" means CUDA when available, else the CPU; see `resolve_device`.
     ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad, ub_bulk_wgrad, ub_name
-        Overlap of communication with several ranks; no effect on one.
+        Accepted. Collectives run asynchronously where a product hides them.
     delay_wgrad_compute : bool, default False
         Leave weight gradients to `backward_dw`.
     symmetric_ar_type : str, optional
-        Kind of all-reduce with several ranks; no effect on one.
+        Kind of all-reduce on GPUs with symmetric memory; the ordinary one is used.
     save_original_input : bool, default False
         Save the input in high precision for backward and quantize it again there. Not with
         delayed scaling (ValueError).
@@ -72,8 +78,6 @@ class Linear(TransformerEngineBaseModule):
     ------
     ValueError, TypeError
         For arguments outside the above.
-    NotImplementedError
-        For more than one tensor-parallel rank.
     """
 
     _step_attributes = frozenset(
@@ -85,6 +89,10 @@ class Linear(TransformerEngineBaseModule):
             "fuse_wgrad_accumulation",
             "delay_wgrad_compute",
             "save_original_input",
+            "parallel_mode",
+            "sequence_parallel",
+            "tp_group",
+            "tp_size",
         }
     )
 
@@ -138,8 +146,17 @@ class Linear(TransformerEngineBaseModule):
         check_flags(
             "Linear", bias=bias, return_bias=return_bias, save_original_input=save_original_input
         )
-        self.in_features = in_features = check_size("Linear", "in_features", in_features)
-        self.out_features = out_features = check_size("Linear", "out_features", out_features)
+        in_features = check_size("Linear", "in_features", in_features)
+        out_features = check_size("Linear", "out_features", out_features)
+        ranks = self.tp_size
+        rows = split_rows(
+            "Linear", parameters_split, out_features, ranks if parallel_mode == "column" else 1
+        )
+        if parallel_mode == "column":
+            out_features = divide("Linear", "out_features", out_features, ranks)
+        elif parallel_mode == "row":
+            in_features = divide("Linear", "in_features", in_features, ranks)
+        self.in_features, self.out_features = in_features, out_features
         self.use_bias = bias
         self.return_bias = return_bias
         self.save_original_input = save_original_input
@@ -147,9 +164,9 @@ class Linear(TransformerEngineBaseModule):
         shape = WeightShape(
             out_features=out_features,
             in_features=in_features,
-            partition_dim=1 if parallel_mode == "row" else 0,
+            parallel_mode=parallel_mode,
             has_bias=bias,
-            split=split_rows("Linear", parameters_split, out_features),
+            split=rows,
         )
         placement = Placement.checked(
             "Linear",
@@ -175,6 +192,7 @@ class Linear(TransformerEngineBaseModule):
                 self,
                 self.weight_names,
                 self._used_biases(),
+                parallel_mode=self.parallel_mode,
                 in_features=self.in_features,
                 out_features=self.out_features,
             ),
@@ -205,7 +223,9 @@ class Linear(TransformerEngineBaseModule):
 
         Returns
         -------
-        torch.Tensor ``[..., out_features]``, or ``(output, bias)`` with ``return_bias``.
+        torch.Tensor ``[..., out_features]``, or ``(output, bias)`` with ``return_bias``. With
+        sequence parallelism the first dimension is ``tp_size`` times as large ("column"), or a
+        ``tp_size``-th ("row").
 
         Raises
         ------
@@ -230,7 +250,7 @@ class Linear(TransformerEngineBaseModule):
             self,
             inp,
             self.weight_names + ([] if self.return_bias else biases),
-            out_shape=(*inp.shape[:-1], self.out_features),
+            out_shape=output_shape(self, self.parallel_mode, inp, self.out_features),
             is_first_microbatch=is_first_microbatch,
         )
         if not self.return_bias:
@@ -246,6 +266,7 @@ class Linear(TransformerEngineBaseModule):
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         """`forward` outside quantized regions, of torch's operators; see `composed`."""
         del is_first_microbatch, fp8_output, fp8_grad  # about quantization
+        refuse_composed(self, self.parallel_mode)
         output, bias = composed.linear(
             self, inp, self.weight_names, self._used_biases(), not self.return_bias
         )

@@ -4,32 +4,68 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..arguments import tensor_parallel_size
 from ..cpp_extensions import steps
 from ..distributed import set_tensor_model_parallel_attributes
 from .arguments import check_callable, check_flags, check_name, check_size, parameter_dtype
 from .base import (
     InitMethod,
     TransformerEngineBaseModule,
-    check_one_rank,
     default_init,
     zeros_init,
 )
+from .sharding import divide, native_sharding, tell_of_overlap, weight_shard
 
 GEMM_PARALLEL_MODES = ("row", "column", None)
 SYMMETRIC_AR_TYPES = (None, "nccl", "multimem_all_reduce", "two_shot", "one_shot")
 
 
 def split_rows(
-    owner: str, parameters_split: Sequence[str] | Mapping[str, int] | None, rows: int
+    owner: str,
+    parameters_split: Sequence[str] | Mapping[str, int] | None,
+    rows: int,
+    ranks: int = 1,
 ) -> dict[str, int]:
-    """Name prefix -> rows of each weight slice; one nameless slice when not split.
+    """Name prefix -> this rank's rows of each weight slice; one nameless slice when not split.
+
+    Parameters
+    ----------
+    rows : int
+        Of all ranks that share them.
+    ranks : int
+        Each has an equal part of every slice.
+
+    Raises
+    ------
+    RuntimeError
+        For a slice whose rows ranks cannot share.
+    ValueError
+        For an empty split, or rows that do not sum to `rows`.
+    TypeError
+        For another kind of object.
+    """
+    if parameters_split is None:
+        return {"": divide(owner, "out_features", rows, ranks)}
+    split = _split_rows(owner, parameters_split, rows)
+    for name, count in split.items():
+        if count % ranks:
+            raise RuntimeError(
+                f"{owner}: parameters_split[{name.rstrip('_')!r}] has {count} rows; a multiple of "
+                f"the {ranks} tensor-parallel ranks is required."
+            )
+    return {name: count // ranks for name, count in split.items()}
+
+
+def _split_rows(
+    owner: str, parameters_split: Sequence[str] | Mapping[str, int], rows: int
+) -> dict[str, int]:
+    """The same of all ranks.
 
     Raises
     ------
@@ -38,8 +74,6 @@ def split_rows(
     TypeError
         For another kind of object.
     """
-    if parameters_split is None:
-        return {"": rows}
     if isinstance(parameters_split, str) or not isinstance(parameters_split, (Sequence, Mapping)):
         raise TypeError(
             f"{owner}: parameters_split is a {type(parameters_split).__name__}; a sequence of "
@@ -97,11 +131,12 @@ class LinearOptions:
     ub_name: str | None
 
     def apply_to(self, module: TransformerEngineBaseModule) -> None:
-        """Set the attributes; raise for values that are wrong or need more than one process."""
-        self._check(type(module).__name__)
+        """Set the attributes; raise for values that are wrong."""
+        owner = type(module).__name__
+        self._check(owner)
         module.tp_group = self.tp_group
-        module.tp_size = self.tp_size
-        module.sequence_parallel = self.sequence_parallel and self.tp_size > 1
+        module.tp_size = tensor_parallel_size(owner, self.tp_size, self.tp_group)
+        module.sequence_parallel = self.sequence_parallel and module.tp_size > 1
         module.parallel_mode = self.parallel_mode
         module.symmetric_ar_type = self.symmetric_ar_type
         module.fuse_wgrad_accumulation = self.fuse_wgrad_accumulation
@@ -109,6 +144,7 @@ class LinearOptions:
         module.ub_name = self.ub_name
         for name, value in self.ub_flags.items():
             setattr(module, name, value)
+        tell_of_overlap(owner, self.ub_flags, self.sequence_parallel)
 
     def _check(self, owner: str) -> None:
         check_size(owner, "tp_size", self.tp_size, minimum=1)
@@ -130,29 +166,26 @@ class LinearOptions:
                 f"{owner}: symmetric_ar_type is {self.symmetric_ar_type!r}; one of "
                 f"{SYMMETRIC_AR_TYPES} is required."
             )
-        check_one_rank(owner, self.tp_group, self.tp_size)
-        wanted = [name for name, value in self.ub_flags.items() if value]
-        if wanted and self.sequence_parallel:
-            warnings.warn(
-                f"{owner}: {', '.join(wanted)} overlap communication between ranks; with one rank "
-                "there is none and they have no effect.",
-                UserWarning,
-                stacklevel=3,
-            )
 
 
 @dataclass(frozen=True)
 class WeightShape:
-    """One weight of a linear module, with its bias: [out, in] and [out]."""
+    """One weight of a linear module, with its bias: [out, in] and [out], as this rank holds it."""
 
     out_features: int
     in_features: int
-    partition_dim: int = 0  # of the weight: 1 for row-parallel layers
     has_bias: bool = True
     weight_name: str = "weight"
     bias_name: str = "bias"
     fp8_meta_index: int = 1
     split: Mapping[str, int] | None = None  # name prefix -> rows
+    parallel_mode: str | None = None
+    blocks: int = 1  # of rows that are split over ranks each on their own
+
+    @property
+    def partition_dim(self) -> int:
+        """Of the weight: 1 for row-parallel layers."""
+        return 1 if self.parallel_mode == "row" else 0
 
 
 @dataclass(frozen=True)
@@ -216,6 +249,7 @@ def register_linear_parameters(
             get_rng_state_tracker=placement.get_rng_state_tracker,
             rng_tracker_name=placement.rng_tracker_name,
             fp8_meta_index=shape.fp8_meta_index,
+            shard=weight_shard(module, shape.partition_dim, shape.blocks, shape.parallel_mode),
         )
         if shape.has_bias:
             bias_names.append(prefix + shape.bias_name)
@@ -239,7 +273,14 @@ def mark_bias(module: TransformerEngineBaseModule, names: list[str], parallel_mo
             set_tensor_model_parallel_attributes(tensor=bias, is_parallel=True, dim=0, stride=1)
 
 
-def linear_spec(module: Any, weight_names: list[str], bias_names: list[str], **shape: Any) -> Any:
+def linear_spec(
+    module: Any,
+    weight_names: list[str],
+    bias_names: list[str],
+    *,
+    parallel_mode: str | None,
+    **shape: Any,
+) -> Any:
     """The native description of one linear layer of `module`."""
     return steps.LinearSpec(
         label=f"{type(module).__name__}.forward",
@@ -247,6 +288,7 @@ def linear_spec(module: Any, weight_names: list[str], bias_names: list[str], **s
         bias_names=bias_names,
         fuse_wgrad_accumulation=bool(module.fuse_wgrad_accumulation),
         delay_wgrad_compute=bool(module.delay_wgrad_compute),
+        sharding=native_sharding(module, parallel_mode),
         **shape,
     )
 

@@ -424,12 +424,95 @@ at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarTy
   return d;
 }
 
+namespace {
+
+at::ScalarType partial_type(const Sharding& sharding, const Operand& operand,
+                            at::ScalarType dtype) {
+  return sharding.group->sum_type(operand.anchor().device(), dtype);
+}
+
+// The finished sum over ranks as `dtype`, with what is added once.
+at::Tensor finish_sum(Pending& sum, const at::Tensor& addend, at::ScalarType dtype) {
+  const at::Tensor& total = sum.wait();
+  if (addend.defined()) {
+    total.add_(addend);
+  }
+  return as_dtype(total, dtype);
+}
+
+}  // namespace
+
+at::Tensor layer_output(const Sharding& sharding, const Operand& input, const Operand& weight,
+                        const at::Tensor& bias, at::ScalarType dtype, at::IntArrayRef sizes) {
+  at::Tensor output;
+  if (sharding.sums_output()) {
+    Pending sum =
+        start_sum(sharding, fprop(input, weight, {}, partial_type(sharding, input, dtype)));
+    output = finish_sum(sum, bias, dtype);
+  } else {
+    output = fprop(input, weight, bias, dtype);
+  }
+  return sizes.size() == 2 ? output : output.view(sizes);
+}
+
+at::Tensor PendingDgrad::wait() {
+  return sum_.is_defined() ? finish_sum(sum_, addend_, dtype_) : std::move(gradient_);
+}
+
+PendingDgrad start_dgrad(const Sharding& sharding, const Operand& grad_output,
+                         const Operand& weight, at::ScalarType dtype, const DgradAddend& addend) {
+  // The product may overwrite what it adds to.
+  if (!sharding.sums_grad_input()) {
+    return dgrad(grad_output, weight, dtype,
+                 addend.tensor.defined() ? addend.tensor.clone() : at::Tensor());
+  }
+  const at::ScalarType type = partial_type(sharding, grad_output, dtype);
+  at::Tensor partial_addend;
+  if (addend.is_whole && addend.tensor.defined()) {
+    partial_addend = addend.tensor.to(type, /*non_blocking=*/false, /*copy=*/true);
+  }
+  return {start_sum(sharding, dgrad(grad_output, weight, type, partial_addend)),
+          addend.is_whole ? at::Tensor() : addend.tensor, dtype};
+}
+
+ShardedCast input_cast(const CallState& state, const LinearSpec& spec, int64_t rows,
+                       bool needs_wgrad, bool gathers_plain) {
+  return {spec.sharding.gathers_input() ? spec.sharding.group.get() : nullptr,
+          state.is_quantized ? &state.quantizers->input(spec.gemm) : nullptr, rows,
+          input_usages(state, needs_wgrad), gathers_plain};
+}
+
+LayerInput gather_input(const ShardedCast& cast, const CallState& state, const LinearSpec& spec,
+                        Operand local, bool needs_wgrad) {
+  LayerInput input;
+  if (!cast.is_sharded()) {
+    input.operand = input.kept = std::move(local);
+    return input;
+  }
+  input.is_shard = true;
+  if (cast.joins_copies()) {
+    input.operand = cast.gather(local.rowwise_alone());
+    input.kept = std::move(local);
+    return input;
+  }
+  input.gathered = PendingOperand(local, *spec.sharding.group).wait().plain();
+  input.operand = cast.quantize_whole(input.gathered);
+  // Backward quantizes all rows again where that gives the same copies.
+  input.keeps_plain = state.quantizes_backward() && needs_wgrad &&
+                      state.quantizers->input(spec.gemm).is_requantization_safe();
+  input.is_shard = !state.is_quantized || input.keeps_plain ||
+                   state.backward_mode() == BackwardMode::kHighPrecision;
+  input.kept = input.is_shard ? std::move(local) : input.operand;
+  return input;
+}
+
 Operand prepare_grad_output(const CallState& state, const LinearSpec& spec,
                             const at::Tensor& gradient, const GradOutputRequest& request,
                             at::Tensor* grad_bias) {
   Operand operand;
+  const bool gathers = spec.sharding.gathers_grad_output() && request.needs_operand();
   const bool quantizes = state.quantizes_backward();
-  const bool is_quantized_already = quantizes && is_python_tensor(gradient);
+  const bool is_quantized_already = quantizes && is_python_tensor(gradient) && !gathers;
   if (is_quantized_already && request.needs_operand()) {
     const std::string label = backward_label(spec);
     operand = read_quantized(gradient, request.dtype, {label, "grad_output"});
@@ -441,23 +524,25 @@ Operand prepare_grad_output(const CallState& state, const LinearSpec& spec,
   }
   const at::Tensor grad_output = gradient_matrix(gradient, request.dtype);
   const bool needs_quantizing = quantizes && !is_quantized_already && request.needs_operand();
-  Quantizer* const quantizer =
-      needs_quantizing ? &state.quantizers->grad_output(spec.gemm) : nullptr;
+  ShardedCast cast(gathers ? spec.sharding.group.get() : nullptr,
+                   needs_quantizing ? &state.quantizers->grad_output(spec.gemm) : nullptr,
+                   grad_output.size(0), request.usages);
+  Quantizer* const quantizer = cast.quantizer();
   BiasGradientArgs bias_args;
   const bool is_fused = quantizer != nullptr && grad_bias != nullptr &&
                         quantizer->prepare_fused(grad_output.sizes(), grad_output, request.usages,
                                                  &operand, &bias_args.quantized);
-  if (!quantizes) {
-    operand = Operand::high_precision(grad_output);
-  } else if (needs_quantizing && !is_fused) {
+  if (quantizer != nullptr && !is_fused) {
     operand = quantizer->quantize(grad_output, request.usages);
+  } else if (!quantizes || (gathers && quantizer == nullptr)) {
+    operand = Operand::high_precision(grad_output);
   }
   if (grad_bias != nullptr) {
     bias_args.grad_output = matrix_view(grad_output);
     bias_args.grad_bias = vector_view(*grad_bias);
     bias_gradient(bias_args, context_for(grad_output));
   }
-  return operand;
+  return gathers ? cast.gather(operand) : operand;
 }
 
 TensorList run_wgrad(const WgradTask& task, const LinearSpec& spec) {
@@ -552,8 +637,8 @@ void SavedLinear::save_input(const CallState& state, const Operand& operand,
   }
 }
 
-Operand SavedLinear::unpack_input(torch::autograd::Node* node, const CallState& state,
-                                  const LinearSpec& spec, at::ScalarType dtype) const {
+Operand SavedLinear::kept_input(torch::autograd::Node* node, const CallState& state,
+                                at::ScalarType dtype) const {
   Operand operand = input.unpack(node);
   if (!operand.is_defined()) {
     return operand;
@@ -562,11 +647,25 @@ Operand SavedLinear::unpack_input(torch::autograd::Node* node, const CallState& 
     return state.quantizes_backward() ? operand
                                       : Operand::high_precision(dequantize(operand, dtype));
   }
-  const at::Tensor matrix = as_matrix(as_dtype(operand.plain(), dtype));
-  return state.quantizes_backward() && is_original
-             ? state.quantizers->input(spec.gemm).quantize(matrix,
+  return Operand::high_precision(as_matrix(as_dtype(operand.plain(), dtype)));
+}
+
+Operand SavedLinear::wgrad_input(Operand operand, const CallState& state,
+                                 const LinearSpec& spec) const {
+  return operand.is_defined() && state.quantizes_backward() && is_original
+             ? state.quantizers->input(spec.gemm).quantize(operand.plain(),
                                                            {.rowwise = false, .columnwise = true})
-             : Operand::high_precision(matrix);
+             : operand;
+}
+
+PendingOperand SavedLinear::start_gather(torch::autograd::Node* node, const CallState& state,
+                                         const LinearSpec& spec, at::ScalarType dtype) const {
+  return {kept_input(node, state, dtype), *spec.sharding.group};
+}
+
+Operand SavedLinear::unpack_input(torch::autograd::Node* node, const CallState& state,
+                                  const LinearSpec& spec, at::ScalarType dtype) const {
+  return wgrad_input(kept_input(node, state, dtype), state, spec);
 }
 
 Operand SavedLinear::unpack_weight(torch::autograd::Node* node, const LinearSpec& spec,

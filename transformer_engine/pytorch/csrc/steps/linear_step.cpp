@@ -51,6 +51,7 @@ struct LinearNode : public torch::autograd::Node {
   size_t weight_count = 0;
   std::shared_ptr<FirstMicrobatch> first_microbatch;
   bool quantizes_grad_input = false;
+  bool gathers_layernorm_output = false;  // the second output has all ranks' rows
 
  private:
   struct Wanted {
@@ -124,6 +125,7 @@ variable_list LinearNode::apply(variable_list&& grads) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const PlainOperators plain;
+    const LinearSpec& spec = linear->spec();
     const size_t weights_end = first_weight() + weight_count;
     Wanted wanted{.input = task_should_compute_output(0),
                   .norm = any_wanted(1, first_weight()),
@@ -141,24 +143,37 @@ variable_list LinearNode::apply(variable_list&& grads) {
       grad_bias = new_tensor({output_sizes.back()}, biases[0].scalar_type(), biases[0]);
     }
     const Operand grad_output = prepare_grad_output(
-        state, linear->spec(), grad,
+        state, spec, grad,
         {.dtype = dtype, .usages = {.rowwise = needs_dgrad, .columnwise = wanted.weight}},
         wanted.bias ? &grad_bias : nullptr);
     if (wanted.bias) {
       add_bias_gradients(grad_bias, &result);
     }
+    std::optional<PendingOperand> input_gather;
+    if (wanted.weight && linear_saved.is_shard) {
+      input_gather = linear_saved.start_gather(this, state, spec, dtype);
+    }
+    PendingDgrad grad_input;
     if (needs_dgrad) {
-      const at::Tensor grad_input =
-          dgrad(grad_output, linear_saved.unpack_weight(this, linear->spec(), dtype), dtype,
-                grad_layernorm.defined() ? grad_layernorm.clone() : at::Tensor());
-      add_input_gradients(grad_input, wanted, &result);
+      const Operand weight = linear_saved.unpack_weight(this, spec, dtype);
+      grad_input = start_dgrad(spec.sharding, grad_output, weight, dtype,
+                               {.tensor = grad_layernorm, .is_whole = gathers_layernorm_output});
+      if (!spec.sharding.sums_grad_input()) {
+        add_input_gradients(grad_input.wait(), wanted, &result);
+      }
     }
     if (wanted.weight) {
-      add_weight_gradients({.grad_output = grad_output,
-                            .input = linear_saved.unpack_input(this, state, linear->spec(), dtype),
-                            .weights = linear_saved.targets,
-                            .first_microbatch = first_microbatch},
-                           &result);
+      add_weight_gradients(
+          {.grad_output = grad_output,
+           .input = input_gather.has_value()
+                        ? linear_saved.wgrad_input(input_gather->wait(), state, spec)
+                        : linear_saved.unpack_input(this, state, spec, dtype),
+           .weights = linear_saved.targets,
+           .first_microbatch = first_microbatch},
+          &result);
+    }
+    if (needs_dgrad && spec.sharding.sums_grad_input()) {  // ranks added while wgrad ran
+      add_input_gradients(grad_input.wait(), wanted, &result);
     }
     finish_backward(state);
   }
@@ -213,40 +228,47 @@ bool LinearStep::keeps_original(const Call& call) const {
          call.state.quantizers->input(spec_.linear.gemm).is_requantization_safe();
 }
 
-Operand LinearStep::input_operand(Call& call, NormResult* norm_result) {
+LayerInput LinearStep::layer_input(Call& call, NormResult* norm_result) {
   const CallState& state = call.state;
+  const LinearSpec& linear = spec_.linear;
   const bool observes = state.is_calibrating && !state.is_replay;
-  const Usages usages = input_usages(state, call.needs_wgrad() && !keeps_original(call));
-  Quantizer* const quantizer =
-      state.quantizers != nullptr ? &state.quantizers->input(spec_.linear.gemm) : nullptr;
+  const bool needs_copy = call.needs_wgrad() && !keeps_original(call);
+  ShardedCast cast = input_cast(state, linear, matrix_sizes(call.input.sizes()).rows, needs_copy,
+                                returns_gathered());
+  Quantizer* const quantizer = cast.quantizer();
+  Operand local;
   if (!spec_.norm.has_value()) {
-    if (state.is_quantized && is_python_tensor(call.input)) {
-      Operand operand = read_quantized(call.input, call.dtype, {spec_.name, "inp"});
-      complete_operand(&operand, usages, *quantizer, call.dtype);
-      return operand;
+    if (quantizer != nullptr && !cast.is_sharded() && is_python_tensor(call.input)) {
+      local = read_quantized(call.input, call.dtype, {spec_.name, "inp"});
+      complete_operand(&local, cast.usages(), *quantizer, call.dtype);
+      return gather_input(cast, state, linear, std::move(local), needs_copy);
     }
     // The tensor itself where nothing has to change, so that autograd's version check watches it.
     call.source = as_plain(call.input);
     const at::Tensor input = as_dtype(call.source, call.dtype);
+    local = quantizer != nullptr ? quantizer->quantize(input, cast.usages())
+                                 : Operand::high_precision(input);
     if (observes) {
-      quantizer->calibrate(input);
+      state.quantizers->input(linear.gemm).calibrate(input);
     }
-    return state.is_quantized ? quantizer->quantize(input, usages) : Operand::high_precision(input);
+    return gather_input(cast, state, linear, std::move(local), needs_copy);
   }
   // The norm reads the input's own dtype, also under torch.autocast, and rounds once.
   call.source = as_plain(call.input);
   const bool needs_output =
-      spec_.return_layernorm_output || !state.is_quantized || keeps_original(call);
+      spec_.return_layernorm_output || quantizer == nullptr || keeps_original(call);
   *norm_result = norm_forward(*spec_.norm, call.source, call.norm_parameters,
                               {.dtype = call.dtype,
                                .wants_output = needs_output,
                                .wants_statistics = call.needs_node,
-                               .quantizer = state.is_quantized ? quantizer : nullptr,
-                               .usages = usages});
+                               .quantizer = quantizer,
+                               .usages = cast.usages()});
   if (observes) {
-    quantizer->calibrate(norm_result->output);
+    state.quantizers->input(linear.gemm).calibrate(norm_result->output);
   }
-  return state.is_quantized ? norm_result->quantized : Operand::high_precision(norm_result->output);
+  local =
+      quantizer != nullptr ? norm_result->quantized : Operand::high_precision(norm_result->output);
+  return gather_input(cast, state, linear, std::move(local), needs_copy);
 }
 
 c10::intrusive_ptr<torch::autograd::Node> LinearStep::record(Call& call, const Operand& weight,
@@ -259,11 +281,11 @@ c10::intrusive_ptr<torch::autograd::Node> LinearStep::record(Call& call, const O
   node->input_dtype = call.input.scalar_type();
   node->dtype = call.dtype;
   node->input_sizes.assign(call.input.sizes().begin(), call.input.sizes().end());
-  node->output_sizes = node->input_sizes;
-  node->output_sizes.back() = spec_.linear.out_features;
+  node->output_sizes = output_sizes(call.input);
   node->weight_count = call.parameters.weights.size();
   node->first_microbatch = linear_->first_microbatch(call.is_first_microbatch);
   node->quantizes_grad_input = call.quantizes_grad_input;
+  node->gathers_layernorm_output = returns_gathered();
   if (!spec_.return_bias) {
     node->biases = call.parameters.biases;
   }
@@ -278,9 +300,10 @@ c10::intrusive_ptr<torch::autograd::Node> LinearStep::record(Call& call, const O
 
 LinearStep::Outputs LinearStep::compute(Call& call) {
   const ReplayScales replay(call.state);
+  const Sharding& sharding = spec_.linear.sharding;
   Outputs outputs;
   NormResult norm_result;
-  Operand input = input_operand(call, &norm_result);
+  const LayerInput input = layer_input(call, &norm_result);
   const Operand weight = linear_->weight_operand(call.state, call.parameters,
                                                  {.is_first_microbatch = call.is_first_microbatch,
                                                   .dtype = call.dtype,
@@ -292,18 +315,22 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
   if (!spec_.return_bias) {
     bias = as_dtype(concatenate(call.parameters.biases), call.dtype);
   }
-  const Operand flat =
-      input.is_quantized() ? input : Operand::high_precision(as_matrix(input.plain()));
-  at::Tensor output = fprop(flat, weight, bias, call.dtype);
-  c10::SmallVector<int64_t, 4> sizes(call.input.sizes().begin(), call.input.sizes().end());
-  sizes.back() = spec_.linear.out_features;
-  outputs.output = sizes.size() == 2 ? std::move(output) : output.view(sizes);
+  const Operand flat = input.operand.is_quantized()
+                           ? input.operand
+                           : Operand::high_precision(as_matrix(input.operand.plain()));
+  const c10::SmallVector<int64_t, 4> sizes = output_sizes(call.input);
+  outputs.output = layer_output(sharding, flat, weight, bias, call.dtype, sizes);
   if (call.quantizes_output && call.state.is_quantized) {
     const auto& quantizer = call.state.quantizers->forward[3 * spec_.linear.gemm + 2];
     outputs.output = make_quantized_tensor(outputs.output, sizes, call.dtype, quantizer);
   }
   if (spec_.return_layernorm_output) {
     outputs.layernorm_output = norm_result.output;
+    if (returns_gathered()) {
+      auto gathered_sizes = sizes;
+      gathered_sizes.back() = spec_.linear.in_features;
+      outputs.layernorm_output = input.gathered.view(gathered_sizes);
+    }
   }
   if (!call.needs_node) {
     return outputs;
@@ -314,16 +341,23 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
     attach_output(outputs.layernorm_output, outputs.node);
   }
   if (call.needs_wgrad()) {
-    auto& node = static_cast<LinearNode&>(*outputs.node);
+    auto& saved = static_cast<LinearNode&>(*outputs.node).linear_saved;
     if (outputs.layernorm_output.defined() && !call.state.is_quantized) {
-      node.linear_saved.input.save(input, /*is_output=*/true);
+      saved.input.save(input.kept, /*is_output=*/!returns_gathered());
+      saved.is_shard = input.is_shard;
     } else {
-      node.linear_saved.save_input(call.state, input,
-                                   spec_.norm.has_value() ? norm_result.output : call.source,
-                                   keeps_original(call));
+      input.save(&saved, call.state, spec_.norm.has_value() ? norm_result.output : call.source,
+                 keeps_original(call));
     }
   }
   return outputs;
+}
+
+c10::SmallVector<int64_t, 4> LinearStep::output_sizes(const at::Tensor& input) const {
+  c10::SmallVector<int64_t, 4> sizes(input.sizes().begin(), input.sizes().end());
+  spec_.linear.sharding.scale_rows(sizes.data());
+  sizes.back() = spec_.linear.out_features;
+  return sizes;
 }
 
 PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs) {
@@ -333,6 +367,7 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
   Call call;
   call.input = unpack_input(values[0], spec_.name, "inp");
   check_input(spec_.name, call.input, spec_.linear.in_features, "in_features");
+  spec_.linear.sharding.check_input(spec_.name, call.input.sizes());
   call.is_first_microbatch = read_is_first_microbatch(values[1], spec_.name);
   call.quantizes_output = truth(values[2]);
   call.quantizes_grad_input = truth(values[3]);
@@ -341,6 +376,7 @@ PyObject* LinearStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
            spec_.name,
            ": save_original_input is True under DelayedScaling; a second cast would need the scale "
            "of the first. Use another recipe, or save_original_input=False.");
+  check_recipe(spec_.linear.sharding, spec_.name, autocast);
   const auto amp = amp_dtype(call.input);
   call.dtype = amp.value_or(call.input.scalar_type());
   const ParameterRule required{.dtype = amp.has_value() ? std::nullopt : std::optional(call.dtype),

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // te.Linear and te.LayerNormLinear: an optional norm, then one linear layer.
-//   forward:  x -> norm? -> quantize? -> fprop
-//   backward: dy -> bias gradient + quantize? -> dgrad, wgrad -> norm backward?
+//   forward:  x -> norm? -> quantize? -> gather? -> fprop -> sum over ranks?
+//   backward: dy -> bias gradient + quantize? -> gather? -> dgrad -> sum over ranks?, wgrad -> norm
+//   backward?
 #pragma once
 
 #include <optional>
@@ -20,6 +21,7 @@ struct LinearStepSpec {
   std::optional<NormSpec> norm;
   bool return_bias = false;
   bool return_layernorm_output = false;
+  bool return_layernorm_output_gathered = false;  // where ranks gather it: of all their rows
   bool save_original_input =
       false;  // keep the input in high precision; quantize it again for wgrad
 };
@@ -39,7 +41,12 @@ class LinearStep : public ModuleStep {
   struct Outputs;
   Outputs compute(Call& call);
   bool keeps_original(const Call& call) const;
-  Operand input_operand(Call& call, NormResult* norm_result);
+  bool returns_gathered() const {
+    return spec_.return_layernorm_output && spec_.return_layernorm_output_gathered &&
+           spec_.linear.sharding.gathers_input();
+  }
+  c10::SmallVector<int64_t, 4> output_sizes(const at::Tensor& input) const;
+  LayerInput layer_input(Call& call, NormResult* norm_result);
   c10::intrusive_ptr<torch::autograd::Node> record(Call& call, const Operand& weight,
                                                    const NormResult& norm_result);
 

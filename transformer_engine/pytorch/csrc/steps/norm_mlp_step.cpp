@@ -25,7 +25,7 @@ struct Activation {
 // What forward computes before fc2, and backward needs.
 struct Hidden {
   NormResult norm;
-  Operand fc1_input;      // norm output
+  LayerInput fc1_input;   // norm output
   at::Tensor fc1_output;  // before the activation, bias included
   Activation fc2_input;
 };
@@ -34,6 +34,7 @@ struct HiddenRequest {
   at::ScalarType dtype = at::kFloat;
   bool wants_statistics = false;
   bool wants_layernorm_output = false;
+  bool gathers_layernorm_output = false;
   bool needs_fc1_wgrad = false, needs_fc2_wgrad = false;
 };
 
@@ -69,18 +70,23 @@ Hidden compute_hidden(const NormMLPStepSpec& spec, const CallState& state, const
                       const NormParameters& norm_parameters, const Operand& fc1_weight,
                       const at::Tensor& fc1_bias, const HiddenRequest& request) {
   Hidden hidden;
-  Quantizer* const quantizer = state.is_quantized ? &state.quantizers->input(0) : nullptr;
+  ShardedCast cast = input_cast(state, spec.fc1, matrix_sizes(input.sizes()).rows,
+                                request.needs_fc1_wgrad, request.gathers_layernorm_output);
+  Quantizer* const quantizer = cast.quantizer();
   hidden.norm =
       norm_forward(spec.norm, input, norm_parameters,
                    {.dtype = request.dtype,
-                    .wants_output = request.wants_layernorm_output || !state.is_quantized ||
+                    .wants_output = request.wants_layernorm_output || quantizer == nullptr ||
                                     state.backward_mode() == BackwardMode::kHighPrecision,
                     .wants_statistics = request.wants_statistics,
                     .quantizer = quantizer,
-                    .usages = input_usages(state, request.needs_fc1_wgrad)});
-  hidden.fc1_input = state.is_quantized ? hidden.norm.quantized
-                                        : Operand::high_precision(as_matrix(hidden.norm.output));
-  hidden.fc1_output = fprop(hidden.fc1_input, fc1_weight, fc1_bias, request.dtype);
+                    .usages = cast.usages()});
+  hidden.fc1_input =
+      gather_input(cast, state, spec.fc1,
+                   quantizer != nullptr ? hidden.norm.quantized
+                                        : Operand::high_precision(as_matrix(hidden.norm.output)),
+                   request.needs_fc1_wgrad);
+  hidden.fc1_output = fprop(hidden.fc1_input.operand, fc1_weight, fc1_bias, request.dtype);
   hidden.fc2_input =
       activation_forward_part(spec, state, hidden.fc1_output, request.needs_fc2_wgrad);
   return hidden;
@@ -127,6 +133,7 @@ struct NormMLPNode : public torch::autograd::Node {
   Operand activation_backward_part(const at::Tensor& grad_activated, const at::Tensor& input,
                                    const Usages& usages, at::Tensor* grad_bias) const;
   Operand backward_input(const Operand& operand, const at::Tensor& original) const;
+  Operand gathered_input(const LayerInput& input, const at::Tensor& original) const;
   void add_weight_gradient(LinearPart& linear, WgradTask task, size_t edge,
                            variable_list* result) const;
   void add_norm_gradients(const SavedNorm::Tensors& norm, const at::Tensor& grad_normalized,
@@ -147,7 +154,8 @@ void NormMLPNode::release_variables() {
 NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight,
                                             const SavedNorm::Tensors& norm) {
   if (!spec.recomputes) {
-    return {fc1_saved.unpack_input(this, state, fc1->spec(), dtype),
+    return {fc1_saved.is_shard ? Operand{}  // being gathered
+                               : fc1_saved.unpack_input(this, state, fc1->spec(), dtype),
             fc2_saved.unpack_input(this, state, fc2->spec(), dtype), unpack_saved(fc1_output)};
   }
   CallState repeated = state;
@@ -158,7 +166,7 @@ NormMLPNode::Activated NormMLPNode::restore(const Operand& fc1_weight,
       compute_hidden(spec, repeated, norm.input, parameters, fc1_weight,
                      as_dtype(unpack_saved(fc1_bias_saved), dtype),
                      {.dtype = dtype, .needs_fc1_wgrad = true, .needs_fc2_wgrad = true});
-  return {backward_input(hidden.fc1_input, hidden.norm.output),
+  return {gathered_input(hidden.fc1_input, hidden.norm.output),
           backward_input(hidden.fc2_input.operand, hidden.fc2_input.output), hidden.fc1_output};
 }
 
@@ -206,6 +214,19 @@ Operand NormMLPNode::backward_input(const Operand& operand, const at::Tensor& or
       return Operand::high_precision(dequantize(operand, dtype));
   }
   return operand;
+}
+
+// The same for the input of fc1, of all rows.
+Operand NormMLPNode::gathered_input(const LayerInput& input, const at::Tensor& original) const {
+  if (!input.is_shard ||
+      (state.backward_mode() == BackwardMode::kQuantized && input.operand.can_contract_rows())) {
+    return backward_input(input.operand, original);
+  }
+  Operand whole =
+      PendingOperand(backward_input(input.kept, original), *spec.fc1.sharding.group).wait();
+  return input.keeps_plain ? state.quantizers->input(0).quantize(
+                                 whole.plain(), {.rowwise = false, .columnwise = true})
+                           : whole;
 }
 
 void NormMLPNode::add_weight_gradient(LinearPart& linear, WgradTask task, size_t edge,
@@ -270,6 +291,10 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
                                    : Operand{};
     const SavedNorm::Tensors norm =
         wants_norm || spec.recomputes ? norm_saved.unpack() : SavedNorm::Tensors{};
+    std::optional<PendingOperand> input_gather;
+    if (wants_fc1_weight && fc1_saved.is_shard) {
+      input_gather = fc1_saved.start_gather(this, state, fc1->spec(), dtype);
+    }
     const Activated activated =
         restore(fc1_forward_weight.is_saved() ? fc1_forward_weight.unpack(this) : fc1_weight, norm);
     if (wants_fc2_weight) {
@@ -288,15 +313,25 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
       if (wants_fc1_bias) {
         result[fc1_bias_edge()] = grad_fc1_bias;
       }
+      const Sharding& sharding = fc1->spec().sharding;
+      PendingDgrad grad_normalized;
       if (wants_norm) {
-        add_norm_gradients(norm,
-                           dgrad(grad_fc1, fc1_weight, dtype,
-                                 grad_layernorm.defined() ? grad_layernorm.clone() : at::Tensor()),
-                           &result);
+        grad_normalized =
+            start_dgrad(sharding, grad_fc1, fc1_weight, dtype,
+                        {.tensor = grad_layernorm, .is_whole = spec.returns_gathered()});
+        if (!sharding.sums_grad_input()) {
+          add_norm_gradients(norm, grad_normalized.wait(), &result);
+        }
       }
       if (wants_fc1_weight) {
-        add_weight_gradient(*fc1, {grad_fc1, activated.fc1_input, fc1_saved.targets, fc1_first},
+        const Operand input = input_gather.has_value()
+                                  ? fc1_saved.wgrad_input(input_gather->wait(), state, fc1->spec())
+                                  : activated.fc1_input;
+        add_weight_gradient(*fc1, {grad_fc1, input, fc1_saved.targets, fc1_first},
                             fc1_weight_edge(), &result);
+      }
+      if (wants_norm && sharding.sums_grad_input()) {  // ranks added while wgrad ran
+        add_norm_gradients(norm, grad_normalized.wait(), &result);
       }
     }
     finish_backward(state);
@@ -331,6 +366,7 @@ struct NormMLPStep::Call {
 
   Operand fc1_weight, fc2_weight;
   Hidden hidden;
+  at::Tensor layernorm_output;
 };
 
 NormMLPStep::NormMLPStep(NormMLPStepSpec spec)
@@ -344,6 +380,8 @@ void NormMLPStep::read_call(Call& call, PyObject* module, PyObject* args, PyObje
   const auto values = parse_arguments(spec_.name.c_str(), args, kwargs, kArguments);
   call.input = unpack_input(values[0], spec_.name, "inp");
   check_input(spec_.name, call.input, spec_.fc1.in_features, "hidden_size");
+  spec_.fc1.sharding.check_input(spec_.name, call.input.sizes());
+  check_recipe(spec_.fc1.sharding, spec_.name, autocast_state());
   call.is_first_microbatch = read_is_first_microbatch(values[1], spec_.name);
   const auto amp = amp_dtype(call.input);
   call.dtype = amp.value_or(call.input.scalar_type());
@@ -386,18 +424,27 @@ at::Tensor NormMLPStep::compute(Call& call) {
                      {.dtype = call.dtype,
                       .wants_statistics = call.needs_node,
                       .wants_layernorm_output = spec_.return_layernorm_output,
+                      .gathers_layernorm_output = spec_.returns_gathered(),
                       .needs_fc1_wgrad = call.needs_wgrad(call.fc1) && !spec_.recomputes,
                       .needs_fc2_wgrad = call.needs_wgrad(call.fc2) && !spec_.recomputes});
   if (call.state.is_calibrating && !call.state.is_replay) {
-    call.state.quantizers->input(0).calibrate(call.hidden.fc1_input.plain());
+    call.state.quantizers->input(0).calibrate(call.hidden.norm.output);
     call.state.quantizers->weight(0).calibrate(call.fc1_weight.plain());
     call.state.quantizers->input(1).calibrate(call.hidden.fc2_input.operand.plain());
     call.state.quantizers->weight(1).calibrate(call.fc2_weight.plain());
   }
   const at::Tensor bias =
       spec_.return_bias ? at::Tensor() : as_dtype(concatenate(call.fc2.biases), call.dtype);
-  at::Tensor output = fprop(call.hidden.fc2_input.operand, call.fc2_weight, bias, call.dtype);
-  output = call.input.dim() == 2 ? output : output.view(call.input.sizes());
+  at::Tensor output = layer_output(spec_.fc2.sharding, call.hidden.fc2_input.operand,
+                                   call.fc2_weight, bias, call.dtype, call.input.sizes());
+  if (spec_.return_layernorm_output) {
+    call.layernorm_output = call.hidden.norm.output;
+  }
+  if (spec_.returns_gathered()) {
+    c10::SmallVector<int64_t, 4> sizes(call.input.sizes().begin(), call.input.sizes().end());
+    spec_.fc1.sharding.scale_rows(sizes.data());
+    call.layernorm_output = call.hidden.fc1_input.gathered.view(sizes);
+  }
   if (call.needs_node) {
     record(call, output);
   }
@@ -436,7 +483,7 @@ void NormMLPStep::record(Call& call, const at::Tensor& output) {
   node->fc2_saved.save_weight(call.state, call.fc2_weight, call.fc2, needs_fc1, call.dtype);
   attach_output(output, node);
   if (spec_.return_layernorm_output) {
-    attach_output(call.hidden.norm.output, node);
+    attach_output(call.layernorm_output, node);
   }
   if (spec_.recomputes) {
     node->beta = SavedVariable(call.norm.beta, false);
@@ -449,9 +496,10 @@ void NormMLPStep::record(Call& call, const at::Tensor& output) {
   if (call.fc1.weight_requires_grad) {
     if (spec_.return_layernorm_output && !call.state.is_quantized) {
       node->fc1_saved.input.save(Operand::high_precision(call.hidden.norm.output),
-                                 /*is_output=*/true);
+                                 /*is_output=*/!spec_.returns_gathered());
+      node->fc1_saved.is_shard = call.hidden.fc1_input.is_shard;
     } else {
-      node->fc1_saved.save_input(call.state, call.hidden.fc1_input, call.hidden.norm.output, false);
+      call.hidden.fc1_input.save(&node->fc1_saved, call.state, call.hidden.norm.output, false);
     }
   }
   if (needs_fc1) {
@@ -478,7 +526,7 @@ PyObject* NormMLPStep::forward(PyObject* module, PyObject* args, PyObject* kwarg
        .with_bias = spec_.return_bias,
        .bias = spec_.return_bias ? differentiable_concatenate(call.fc2.biases) : at::Tensor(),
        .with_layernorm_output = spec_.return_layernorm_output,
-       .layernorm_output = call.hidden.norm.output});
+       .layernorm_output = std::move(call.layernorm_output)});
 }
 
 }  // namespace transformer_engine::pytorch

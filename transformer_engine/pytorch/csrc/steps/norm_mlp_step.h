@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // te.LayerNormMLP: norm, linear, activation, linear.
-//   forward:  x -> norm -> quantize? -> fc1 -> activation (+ quantize) -> fc2
-//   backward: dy -> fc2 dgrad, wgrad -> activation backward (+ bias gradient, + quantize) -> fc1
-//   dgrad, wgrad -> norm backward
+//   forward:  x -> norm -> quantize? -> gather? -> fc1 -> activation (+ quantize) -> fc2 -> sum
+//   over ranks? backward: dy -> gather? -> fc2 dgrad, wgrad -> activation backward (+ bias
+//   gradient, + quantize)
+//   -> fc1 dgrad -> sum over ranks?, wgrad -> norm backward
 #pragma once
 
 #include <transformer_engine/activation.h>
@@ -23,7 +24,13 @@ struct NormMLPStepSpec {
   ActivationParams activation_params;
   bool return_bias = false;
   bool return_layernorm_output = false;
+  bool return_layernorm_output_gathered = false;  // where ranks gather it: of all their rows
   bool recomputes = false;  // keep only the input; norm, fc1 and activation run again in backward
+
+  bool returns_gathered() const {
+    return return_layernorm_output && return_layernorm_output_gathered &&
+           fc1.sharding.gathers_input();
+  }
 };
 
 class NormMLPStep : public ModuleStep {
