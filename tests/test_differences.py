@@ -760,7 +760,7 @@ refuses(
     lambda: tensor_utils.quantize_master_weights([torch.ones(3)], [None], [0], None),
     lambda: cast_master(current_quantizer(), without=True),
     lambda: cast_master(te.NVFP4Quantizer(with_2d_quantization=True), without=True),
-    lambda: cast_master(te.NVFP4Quantizer()),
+    lambda: cast_master(te.NVFP4Quantizer(stochastic_rounding=True)),
     lambda: tensor_utils.post_all_gather_processing([torch.ones(3)]),
 )
 refuses(

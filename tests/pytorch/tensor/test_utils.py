@@ -316,24 +316,123 @@ def test_identity_weights_take_the_values():
     assert weight.dequantize().view(-1)[:10].abs().sum() == 0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (functools.partial(block_quantizer, dim=1), "is_2D_scaled=False"),
-        (NVFP4Quantizer, "with_2d_quantization=False"),
-        (
-            functools.partial(NVFP4Quantizer, with_2d_quantization=True, nvfp4_use_4over6=True),
-            "nvfp4_use_4over6=True",
-        ),
-        (hybrid_quantizer, "holds a HybridQuantizedTensor"),
-    ],
-)
-def test_weights_whose_scales_need_more_than_maxima_are_refused(make, message):
-    weight = make()(random_tensor((32, 32)))
+# Weights that every rank quantizes as a whole, and those whose rowwise copy alone is cast by parts.
+EXCHANGED_WEIGHTS = {
+    "blocks": functools.partial(block_quantizer, dim=1),
+    "blocks_fp32": functools.partial(block_quantizer, dim=1, force_pow_2_scales=False),
+    "nvfp4": NVFP4Quantizer,
+    "nvfp4_transformed": functools.partial(NVFP4Quantizer, with_rht=True, with_post_rht_amax=True),
+    "four_over_six": functools.partial(
+        NVFP4Quantizer, with_2d_quantization=True, nvfp4_use_4over6=True
+    ),
+    "four_over_six_rowwise": functools.partial(
+        NVFP4Quantizer, nvfp4_use_4over6=True, nvfp4_4over6_err_mode="MSE", columnwise=False
+    ),
+    "hybrid": hybrid_quantizer,
+    "hybrid_per_tensor": lambda: HybridQuantizer(
+        rowwise_quantizer=NVFP4Quantizer(), columnwise_quantizer=current_quantizer()
+    ),
+    "hybrid_plain": lambda: HybridQuantizer(
+        rowwise_quantizer=IdentityQuantizer(dtype=torch.bfloat16),
+        columnwise_quantizer=delayed_quantizer(),
+    ),
+}
+ROWWISE_WEIGHTS = {
+    "blocks": functools.partial(block_quantizer, dim=1, columnwise=False),
+    "blocks_fp32": functools.partial(
+        block_quantizer, dim=1, columnwise=False, force_pow_2_scales=False, amax_epsilon=2.0**-9
+    ),
+    "nvfp4": functools.partial(NVFP4Quantizer, columnwise=False),
+    "nvfp4_256": functools.partial(NVFP4Quantizer, columnwise=False, nvfp4_e4m3_max=256),
+}
+
+
+def weight_of(make, seed=0):
+    return make()(random_tensor(BLOCK_SHAPE, seed=seed, dtype=torch.bfloat16))
+
+
+def rowwise_bytes(weight):
+    half = getattr(weight, "_rowwise_storage", weight)
+    return next(buffer for buffer in half._buffers().values() if buffer is not None)
+
+
+def test_the_whole_of_a_weight_that_needs_all_values_is_cast_as_by_its_quantizer():
+    for make in (*EXCHANGED_WEIGHTS.values(), *ROWWISE_WEIGHTS.values()):
+        weight, master = weight_of(make), wide_master(1)
+        expected, buffers = make()(master.view(BLOCK_SHAPE).bfloat16()), weight._buffers()
+        alias = weight.detach()
+        tensor_utils.quantize_master_weights([weight], [master], [0], None)
+        for checked in (weight, alias.clone()):
+            for name, buffer in expected._buffers().items():
+                assert buffer is None or torch.equal(checked._buffers()[name], buffer), name
+        assert all(weight._buffers()[name] is buffer for name, buffer in buffers.items())
+        tensor_utils.post_all_gather_processing([weight])
+        assert_same_operand(weight, expected)
+
+
+def assert_same_operand(actual, expected):
+    for own, other in zip(actual._native_operand(), expected._native_operand(), strict=True):
+        assert (own is None) == (other is None)
+        for part, value in zip(own or (), other or (), strict=True):
+            assert torch.equal(part, value) if torch.is_tensor(value) else part == value
+
+
+def cast_all_on_some_ranks(rank, size):
+    """Uneven parts, one rank without any. Returns how many bytes each rank wrote right."""
+    numel, seen = BLOCK_SHAPE[0] * BLOCK_SHAPE[1], []
+    cuts = [0, 64, 150 * 160 + 46, numel] if size == 3 else [0, 0, numel]
+    start, end = cuts[rank], cuts[rank + 1]
+    for table in (EXCHANGED_WEIGHTS, ROWWISE_WEIGHTS):
+        for name, make in table.items():
+            weight, master = weight_of(make, seed=1), wide_master(3)
+            mine = master[start:end] if end > start else None
+            tensor_utils.quantize_master_weights([weight], [mine], [start], None)
+            expected = make()(master.view(BLOCK_SHAPE).bfloat16())
+            if table is EXCHANGED_WEIGHTS:
+                assert_same_operand(weight, expected)
+            else:
+                assert torch.equal(weight._rowwise_scale_inv, expected._rowwise_scale_inv)
+                if "nvfp4" in name:
+                    assert torch.equal(weight._amax_rowwise, expected._amax_rowwise)
+            data, whole = rowwise_bytes(weight).view(-1), rowwise_bytes(expected).view(-1)
+            first, last = (position * whole.numel() // numel for position in (start, end))
+            assert torch.equal(data[first:last], whole[first:last]), name
+            seen.append(last - first)
+            # The same into a shard of this rank's own: the weight's bytes stay.
+            shard, weight = torch.empty_like(whole[first:last]), weight_of(make, seed=1)
+            before = rowwise_bytes(weight).clone()
+            tensor_utils.quantize_master_weights([weight], [mine], [start], None, [shard])
+            assert torch.equal(shard, whole[first:last]) or mine is None
+            if mine is not None:
+                assert torch.equal(rowwise_bytes(weight), before)
+    return seen
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+@pytest.mark.parametrize("size", [2, 3])
+def test_sharded_casts_of_all_other_weights_equal_the_cast_of_the_whole(size):
+    seen = ranks(size).run(cast_all_on_some_ranks, size)
+    for name, *written in zip((*EXCHANGED_WEIGHTS, *ROWWISE_WEIGHTS), *seen, strict=True):
+        per_byte = 2 if "nvfp4" in name or "six" in name or name == "hybrid_per_tensor" else 1
+        assert sum(written) == BLOCK_SHAPE[0] * BLOCK_SHAPE[1] // per_byte, name
+
+
+def test_weights_that_cannot_be_exchanged_are_refused():
+    weight = weight_of(EXCHANGED_WEIGHTS["blocks"])
     before = weight.dequantize()
-    with pytest.raises(NotImplementedError, match=message):
+    with pytest.raises(ValueError, match=r"parts of all ranks have 1024 elements .* of 32000;"):
         tensor_utils.quantize_master_weights([weight], [torch.ones(1024)], [0], None)
+    with pytest.raises(ValueError, match="a shard has 7 elements"):
+        tensor_utils.quantize_master_weights(
+            [weight], [wide_master(1)], [0], None, [torch.zeros(7, dtype=torch.uint8)]
+        )
     assert_identical(weight.dequantize(), before)
+    weight.update_usage(rowwise_usage=False)
+    with pytest.raises(ValueError, match="holds no rowwise data"):
+        tensor_utils.quantize_master_weights([weight], [wide_master(1)], [0], None)
+    weight = weight_of(functools.partial(NVFP4Quantizer, stochastic_rounding=True))
+    with pytest.raises(NotImplementedError, match="stochastic_rounding=True"):
+        tensor_utils.quantize_master_weights([weight], [wide_master(1)], [0], None)
 
 
 def test_parts_inside_a_byte_are_refused():

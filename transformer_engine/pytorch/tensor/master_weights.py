@@ -10,6 +10,7 @@ what one rank does to one weight: `local_amaxes`, all before the reduction, then
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from .storage.float8_tensor_storage import Float8TensorStorage
 from .storage.identity_tensor_storage import IdentityTensorStorage
 from .storage.mxfp8_tensor_storage import MXFP8TensorStorage
 from .storage.nvfp4_tensor_storage import NVFP4TensorStorage
+from .storage.quantized_storage import QuantizedTensorStorage
 from .storage.write_tracking import count_write
 
 OWNER = "quantize_master_weights"
@@ -157,6 +159,108 @@ def check_is_whole(name: str, tensor: Float8TensorStorage) -> None:
             f"{name} is a view, shape {tuple(tensor.shape)}, of a tensor of shape "
             f"{tuple(tensor._whole.shape)}; a tensor of its own is required. Pass the whole tensor."
         )
+
+
+# --- formats whose copies need all values ---
+
+
+class ExchangedPart(MasterPart):
+    """A weight of which every rank quantizes the whole, from values that the ranks exchange.
+
+    Exact for every format, also for columnwise copies that a flat part is spread over. All bytes of
+    the weight are written, unless the caller gave a shard for those of the rowwise copy.
+    """
+
+    def __init__(self, weight: Any, part: Part, group: Any) -> None:
+        super().__init__(weight, part)
+        self._group = group
+        self._raw, per_element = _rowwise_bytes(weight)
+        quantizers = [weight._quantizer]
+        quantizers += [
+            getattr(quantizers[0], f"{n}_quantizer", None) for n in ("rowwise", "columnwise")
+        ]
+        if any(getattr(quantizer, "stochastic_rounding", False) for quantizer in quantizers):
+            raise NotImplementedError(
+                f"{OWNER}: a {type(weight).__name__} has stochastic_rounding=True, by which ranks "
+                "would round differently; round to nearest is supported. Turn it off for weights."
+            )
+        self._shard = None
+        if part.given is not None:
+            if per_element != 1:
+                _check_whole_bytes(matrix_shape(weight._shape), part)
+            self._shard = _target(self._raw, part, _given_rowwise(part.given), per_element)
+        self._first = int(part.start * per_element)
+
+    def local_amaxes(self) -> torch.Tensor:
+        return torch.zeros(0)
+
+    def owned(self) -> int:
+        """Number of elements of this rank's part."""
+        return 0 if self.part.values is None else self.part.values.numel()
+
+    def cast(self, amaxes: torch.Tensor, keep_columnwise: bool) -> None:
+        weight = self.weight
+        maker = weight._quantizer.copy_for_tensor()
+        maker.set_usage(**weight.get_usages())
+        maker.internal = True
+        made = maker.quantize_impl(self._all_values())
+        fresh, target = made._buffers(), self._shard
+        for name, buffer in weight._buffers().items():
+            if buffer is None or fresh[name] is None:
+                continue
+            if buffer is self._raw and target is not None:
+                whole = fresh[name].view(-1)
+                target.copy_(whole[self._first : self._first + target.numel()])
+                count_write(target)
+            else:
+                buffer.copy_(fresh[name])
+        weight._after_bytes_written()
+
+    def _all_values(self) -> torch.Tensor:
+        """The whole weight in its nominal dtype: the sum of disjoint bytes, which loses nothing."""
+        weight, values = self.weight, self.part.values
+        dtype = torch.float32 if weight._dtype == torch.float64 else weight._dtype
+        whole = torch.zeros(weight._shape.numel(), dtype=dtype, device=weight.device)
+        if values is not None:
+            whole[self.part.start : self.part.start + values.numel()] = values
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(whole.view(torch.uint8), group=self._group)
+        return whole.view(weight._shape)
+
+
+def check_complete(parts: Sequence[MasterPart], group: Any) -> None:
+    """Refuse parts to exchange that leave elements out, or have some twice."""
+    exchanged = [part for part in parts if isinstance(part, ExchangedPart)]
+    if not exchanged:
+        return
+    owned = torch.tensor([part.owned() for part in exchanged], device=exchanged[0].weight.device)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(owned, group=group)
+    for part, count in zip(exchanged, owned.tolist(), strict=True):
+        if count != part.weight._shape.numel():
+            raise ValueError(
+                f"{OWNER}: the parts of all ranks have {count} elements of a "
+                f"{type(part.weight).__name__} of {part.weight._shape.numel()}; every element once "
+                "is required where ranks exchange them. Pass all parts."
+            )
+
+
+def _given_rowwise(given: Any) -> torch.Tensor:
+    if isinstance(given, QuantizedTensorStorage):
+        return _rowwise_bytes(given)[0]
+    shard: torch.Tensor = given[0] if isinstance(given, (tuple, list)) else given
+    return shard
+
+
+def _rowwise_bytes(weight: Any) -> tuple[torch.Tensor, float]:
+    """Data of the rowwise copy, and its elements per element of the weight."""
+    half = getattr(weight, "_rowwise_storage", weight)
+    raw = None
+    for name in ("_rowwise_data", "_data", "_hp_data"):
+        raw = getattr(half, name, raw)
+    if raw is None:
+        raise ValueError(f"{OWNER}: a weight holds no rowwise data; it is required.")
+    return raw, 0.5 if isinstance(half, NVFP4TensorStorage) else 1
 
 
 # --- formats with one scale per block -------------------------------------------------------------
@@ -335,6 +439,8 @@ def _write_scales(
     for axis in (0, 1):
         grid = grid.repeat_interleave(copy.block[axis] // copy.stored[axis], axis)
     down, across = _grid(matrix_shape(weight._shape), copy.stored)
+    if isinstance(weight, Float8BlockwiseQTensorStorage) and not weight._is_2D_scaled:
+        scales = scales.t()  # as they are stored
     scales[:down, :across] = grid[:down, :across]
 
 
@@ -355,12 +461,19 @@ def _given_bytes(given: Any, columnwise: bool) -> Any:
     return given[columnwise] if isinstance(given, (tuple, list)) else given
 
 
-def _require_setting(name: str, value: bool, required: bool) -> None:
-    if value != required:
-        raise NotImplementedError(
-            f"{OWNER}: a weight has {name}={value}; its scales do not follow from the maxima of "
-            "square tiles, which alone can be cast by parts in this version. Copy the whole weight."
-        )
+def is_cast_by_parts(weight: BlockScaledTensorStorage) -> bool:
+    """Whether the copies that cannot be made from others follow from the maxima of blocks.
+
+    Not those of formats that look at all elements of a block or a row (four over six, row scales),
+    nor a columnwise copy that is stored transposed: a flat part of the weight is spread over it.
+    """
+    holds_columnwise = weight._copy(columnwise=True) is not None
+    if isinstance(weight, NVFP4TensorStorage):
+        quantizer = weight._quantizer
+        is_by_maxima = not (quantizer.nvfp4_use_4over6 or quantizer.row_scaled_nvfp4)
+        return is_by_maxima and (weight._is_derivable() or not holds_columnwise)
+    is_transposed = isinstance(weight, Float8BlockwiseQTensorStorage)
+    return not is_transposed or weight._is_derivable() or not holds_columnwise
 
 
 def _copies_of(weight: BlockScaledTensorStorage) -> list[_BlockCopy]:
@@ -369,7 +482,6 @@ def _copies_of(weight: BlockScaledTensorStorage) -> list[_BlockCopy]:
     if isinstance(weight, Float8BlockwiseQTensorStorage) and isinstance(
         quantizer, Float8BlockQuantizer
     ):
-        _require_setting("is_2D_scaled", weight._is_2D_scaled, True)
         maker: BlockScaledQuantizer = Float8BlockQuantizer(
             quantizer.dtype,
             rowwise=True,
@@ -378,7 +490,8 @@ def _copies_of(weight: BlockScaledTensorStorage) -> list[_BlockCopy]:
             force_pow_2_scales=quantizer.force_pow_2_scales,
             block_scaling_dim=1,
         )
-        return [_BlockCopy(False, (128, 128), (128, 128), maker)]
+        block = (128, 128) if weight._is_2D_scaled else (1, 128)
+        return [_BlockCopy(False, block, block, maker)]
     if isinstance(weight, MXFP8TensorStorage) and isinstance(quantizer, MXFP8Quantizer):
         maker, tile = MXFP8Quantizer(quantizer.dtype, columnwise=False), (32, 32)
         has_tiles = quantizer.with_2d_quantization
@@ -387,10 +500,9 @@ def _copies_of(weight: BlockScaledTensorStorage) -> list[_BlockCopy]:
             for columnwise, stored in ((False, (1, 32)), (True, (32, 1)))
         ]
     if isinstance(weight, NVFP4TensorStorage) and isinstance(quantizer, NVFP4Quantizer):
-        _require_setting("with_2d_quantization", quantizer.with_2d_quantization, True)
-        _require_setting("nvfp4_use_4over6", quantizer.nvfp4_use_4over6, False)
         maker = NVFP4Quantizer(columnwise=False, nvfp4_e4m3_max=quantizer.nvfp4_e4m3_max)
-        return [_BlockCopy(False, (16, 16), (1, 16), maker)]
+        block = (16, 16) if quantizer.with_2d_quantization else (1, 16)
+        return [_BlockCopy(False, block, (1, 16), maker)]
     raise NotImplementedError(
         f"{OWNER}: a {type(weight).__name__} has quantizer {type(quantizer).__name__}; one of its "
         "own format is required in this version."

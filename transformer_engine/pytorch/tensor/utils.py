@@ -12,10 +12,13 @@ from torch.distributed import ProcessGroup
 
 from .master_weights import (
     BlockPart,
+    ExchangedPart,
     IdentityPart,
     MasterPart,
     PerTensorPart,
+    check_complete,
     check_is_whole,
+    is_cast_by_parts,
     part_of,
 )
 from .quantizer import Quantizer
@@ -105,8 +108,11 @@ def quantize_master_weights(
     Parameters
     ----------
     model_weights : sequence of QuantizedTensor
-        Overwritten where this rank owns them; scales are set on all ranks. FP8 blocks and NVFP4
-        need square tiles; their rowwise copy is cast, of MXFP8 both.
+        Overwritten where this rank owns them; scales are set on all ranks. Of FP8 blocks and NVFP4
+        in square tiles, or without a columnwise copy, the rowwise copy is cast, of MXFP8 both.
+        Other weights (1 x 128 and 1 x 16 blocks with a columnwise copy, four over six, hybrid
+        ones) need all values: the ranks exchange theirs in the model's dtype, and every rank
+        writes all copies. Which copies they hold must be the same on all ranks.
     master_weights : sequence of torch.Tensor or None
         This rank's flat part of each; None if it owns nothing of it.
     start_offsets : sequence of int or None
@@ -125,10 +131,10 @@ def quantize_master_weights(
     ------
     ValueError
         If the sequences differ in length, or a part does not fit into its weight, or begins or
-        ends inside a byte of an NVFP4 weight.
+        ends inside a byte of an NVFP4 weight; if the parts of a weight that is exchanged are not
+        all its elements.
     NotImplementedError
-        For weights whose scales do not follow from maxima of the tensor or of square tiles: FP8
-        blocks of 1 x 128, NVFP4 without tiles or with 4-over-6, hybrid weights.
+        For plain tensors, and for an exchanged weight that is rounded by chance.
     """
     count = len(model_weights)
     shards_given = fsdp_shard_model_weights or [None] * count
@@ -139,7 +145,7 @@ def quantize_master_weights(
             f"{lengths[1]} start_offsets and {lengths[2]} shards; one each is required."
         )
     parts = [
-        _prepared(*given)
+        _prepared(*given, group)
         for given in zip(model_weights, master_weights, start_offsets, shards_given, strict=True)
     ]
     if not parts:
@@ -147,6 +153,7 @@ def quantize_master_weights(
     for weight in model_weights:
         if hasattr(weight, "clear_high_precision_init_val"):
             weight.clear_high_precision_init_val()
+    check_complete(parts, group)
     local = [part.local_amaxes() for part in parts]
     amaxes = torch.cat(local)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -176,16 +183,20 @@ def cast_master_weights_to_fp8(
     )
 
 
-def _prepared(weight: Any, master: Any, offset: int | None, given: Any) -> MasterPart:
+def _prepared(weight: Any, master: Any, offset: int | None, given: Any, group: Any) -> MasterPart:
     if isinstance(weight, Float8TensorStorage):
         return PerTensorPart(weight, part_of(weight, master, offset, given))
-    if isinstance(weight, BlockScaledTensorStorage):
+    is_block_scaled = isinstance(weight, BlockScaledTensorStorage)
+    if is_block_scaled and (weight._quantizer is None or is_cast_by_parts(weight)):
         return BlockPart(weight, part_of(weight, master, offset, given))
+    if is_block_scaled or isinstance(weight, HybridQuantizedTensorStorage):
+        weight._require_quantizer("quantize_master_weights")
+        return ExchangedPart(weight, part_of(weight, master, offset, given), group)
     if isinstance(weight, IdentityTensorStorage):
         return IdentityPart(weight, part_of(weight, master, offset, given))
     raise NotImplementedError(
-        f"quantize_master_weights: model_weights holds a {type(weight).__name__}; quantized "
-        "weights of one format are supported in this version."
+        f"quantize_master_weights: model_weights holds a {type(weight).__name__}; only quantized "
+        "weights are supported in this version."
     )
 
 
@@ -212,12 +223,13 @@ def _process_gathered(weight: Any) -> None:
     is_wanted = quantizer is not None and quantizer.columnwise_usage
     if isinstance(weight, Float8TensorStorage):
         count_write(weight._data)
-        if weight._transpose is not None or is_wanted:
+        if weight._data is not None and (weight._transpose is not None or is_wanted):
             weight._create_transpose()
     elif isinstance(weight, (Float8BlockwiseQTensorStorage, NVFP4TensorStorage)):
         for buffer in (weight._rowwise_data, weight._rowwise_scale_inv):
             count_write(buffer)
-        if weight._columnwise_data is not None or is_wanted:
+        is_possible = weight._rowwise_data is not None and weight._is_derivable()
+        if is_possible and (weight._columnwise_data is not None or is_wanted):
             weight._create_columnwise()
         weight._after_bytes_written()
     elif isinstance(weight, MXFP8TensorStorage):
@@ -225,6 +237,7 @@ def _process_gathered(weight: Any) -> None:
     elif isinstance(weight, HybridQuantizedTensorStorage):
         for _, half in weight._halves():
             _process_gathered(half)
+        weight._after_bytes_written()
     elif not isinstance(weight, IdentityTensorStorage):
         raise NotImplementedError(
             f"post_all_gather_processing: model_weights holds a {type(weight).__name__}; only "
