@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from megatron_client.scenarios import FP8_RECIPES
+from megatron_client.scenarios import DENSE, FP8_RECIPES
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,12 @@ GROUPS = {
     "memory": ("recompute_full", "recompute_select", "grad_accum_fusion", "te_rng_tracker"),
     "architecture": ("qk_layernorm", "zero_centered", "rope_fusion", "window"),
     "pipeline": ("pp2",),
+    "tensor_parallel": ("tp2", "tp2_bf16", "tp2_sp", "tp2_gpu_init", "tp2_sp_checkpoint"),
 }
+
+
+def test_every_dense_scenario_is_run():
+    assert sorted({*sum(GROUPS.values(), ()), "checkpoint"}) == sorted(DENSE)
 
 
 @pytest.mark.parametrize("group", GROUPS)
