@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Megatron-core trains small GPTs of TE layers, on CPUs over gloo: against its native layers, and
-# under its FP8 options against BF16. Needs torch and the package: installed, or built in the source
-# tree. Where the interpreter lacks Megatron-core, it is installed in a folder of its own; one table
-# at the end. Arguments go to the client (tests/megatron/megatron_client). Settings: see
+# under its FP8 options against BF16, one table of all; then host time against its native layers, on
+# one rank and on two. Needs torch and the package: installed, or built in the source tree. Where
+# the interpreter lacks Megatron-core, it is installed in a folder of its own. Arguments go to the client (tests/megatron/megatron_client). Settings: see
 # qa/support.sh; MEGATRON_FP8: the recipes, of delayed, current, mxfp8, none (default: all three).
 set -u
 . "$(dirname "$0")/../support.sh"
@@ -32,4 +32,8 @@ cd "$XML_LOG_DIR" || exit 1
 # shellcheck disable=SC2086  # several recipes are several words
 run_case client "$PYTHON" -m megatron_client --fp8 ${MEGATRON_FP8:-delayed current mxfp8} \
   --json "$XML_LOG_DIR/megatron_core.json" "$@"
+for options in "" "--ranks 2" "--ranks 2 --sequence-parallel"; do
+  # shellcheck disable=SC2086
+  run_case "host time $options" "$PYTHON" -m megatron_client.bench --gate --rounds 100 $options
+done
 finish
