@@ -9,7 +9,7 @@ with `async_op`, a handle whose `wait()` must be called before the result is use
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,14 +22,15 @@ from .groups import all_gather_single, get_distributed_world_size, reduce_scatte
 
 
 class _HandleThen:
-    """A handle that finishes the result after the communication."""
+    """A handle that finishes the result after all of the communication."""
 
-    def __init__(self, handle: Any, finish: Callable[[], Any]):
-        self._handle = handle
+    def __init__(self, handles: Sequence[Any], finish: Callable[[], Any]):
+        self._handles = handles
         self._finish: Callable[[], Any] | None = finish
 
     def wait(self) -> None:
-        self._handle.wait()
+        for handle in self._handles:
+            handle.wait()
         if self._finish is not None:
             self._finish()
             self._finish = None
@@ -126,13 +127,17 @@ def gather_along_first_dim(
     async_op : bool, default False
         Return while communication goes on.
     quantizer : Quantizer, optional
-        Give a quantized result. Per-tensor formats quantize the part (with one scale for all ranks)
-        and send bytes; other formats gather high precision, with a warning, and quantize then.
+        Give a quantized result, bit for bit that of the gathered tensor. The part is quantized,
+        with one scale or amax for all ranks; bytes and scales are sent. Where a block of the whole
+        would have rows of two ranks (a columnwise copy, or square tiles, of parts that are not
+        whole blocks), and for other formats, high precision is gathered, with a warning, and
+        quantized then. A copy that follows from the rowwise one is not sent.
     output_tensor : torch.Tensor or QuantizedTensorStorage, optional
         Where to put the result; [ranks * n, ...].
     external_coalescing : bool, default False
         The caller's coalescing manager owns the communication: no handle is returned, and a
-        transpose of a quantized result is made on demand only.
+        transpose of a quantized result is made on demand only. No amax can be reduced then: for
+        current scaling and NVFP4, pass a part that was quantized with amax reduction.
 
     Returns
     -------
@@ -157,17 +162,18 @@ def gather_along_first_dim(
     shard = quantizer.quantize_shard(inp, process_group)
     if shard is None:
         warnings.warn(
-            f"gather_along_first_dim: {type(quantizer).__name__} has no gather of quantized data; "
-            "gathering high precision.",
+            f"gather_along_first_dim: {type(quantizer).__name__} has no gather of quantized data "
+            f"for shape {tuple(inp.shape)}; gathering high precision. Formats of blocks need ranks "
+            "with whole blocks of rows.",
             UserWarning,
             stacklevel=2,
         )
         gathered, _ = _gather_plain(_plain(inp), process_group, False, None)
         return quantizer(gathered, out=output_tensor), None
     result, buffers = quantizer.join_shards(shard, size, output_tensor)
-    handle = None
-    for source, target in buffers:
-        _, handle = _gather_plain(source, process_group, is_async, target)
+    handles = [
+        _gather_plain(source, process_group, is_async, target)[1] for source, target in buffers
+    ]
 
     def finish() -> None:
         result._after_gather(quantizer.get_usages())
@@ -175,7 +181,7 @@ def gather_along_first_dim(
     if external_coalescing:
         return result, None
     if async_op:
-        return result, _HandleThen(handle, finish)
+        return result, _HandleThen(handles, finish)
     finish()
     return result, None
 
@@ -287,7 +293,7 @@ def allreduce(
     dense = values.contiguous()  # gloo reduces the memory, whatever the strides
     handle = torch.distributed.all_reduce(dense, group=tp_group, async_op=async_op)
     if async_op:
-        return inp, _HandleThen(handle, lambda: values.copy_(dense))
+        return inp, _HandleThen([handle], lambda: values.copy_(dense))
     values.copy_(dense)
     return inp, None
 

@@ -11,10 +11,11 @@ import torch
 
 from ..arguments import check_flag
 from ..constants import DType
-from .core_quantizer import CoreQuantizer, check_destination
+from .block_gather import Placement, gather_plan, has_whole_blocks
+from .core_quantizer import CoreQuantizer, check_destination, check_output
 from .quantizer import as_quantizable, is_noop
 from .storage.block_scaled_storage import BlockScaledTensorStorage, Copy, copy_layout
-from .storage.write_tracking import count_write
+from .storage.write_tracking import count_write, mark_written
 
 _BlockQuantizerT = TypeVar("_BlockQuantizerT", bound="BlockScaledQuantizer")
 
@@ -147,6 +148,86 @@ class BlockScaledQuantizer(CoreQuantizer):
     ) -> None:
         self._core.update(source, rowwise, columnwise)
 
+    # --- gathering shards -----------------------------------------------------------------------
+
+    def _has_tiles(self) -> bool:
+        """Whether the rows of a square tile share a scale."""
+        return False
+
+    def _gathers_rowwise_alone(self) -> bool:
+        """Whether the columnwise copy is made from the gathered rowwise one: of square tiles."""
+        return False
+
+    def _shard_quantizer(self, shard: Any, group: Any) -> Any:
+        """What quantizes a rank's part so that the parts form the whole; None if nothing does."""
+        return self.copy()
+
+    def _is_part_of_whole(self, shard: Any, group: Any) -> bool:
+        """Whether ranks' quantized parts can be joined as they are."""
+        return True
+
+    def quantize_shard(self, shard: Any, group: Any) -> Any:
+        """This rank's part, quantized so that all ranks' bytes form one tensor.
+
+        None where blocks of the whole would have rows of two ranks.
+        """
+        self._check_usages("quantize")
+        kind = self._core.copy_format(False)[0]
+        is_rowwise = self._gathers_rowwise_alone()
+        maker = self._shard_quantizer(shard, group)
+        if maker is None or not has_whole_blocks(
+            shard, kind, self._has_tiles() or self.columnwise_usage
+        ):
+            return None
+        if is_rowwise:
+            maker.set_usage(rowwise=True, columnwise=False)
+        maker.internal = True
+        if isinstance(shard, self._storage_class):
+            wanted = maker.get_usages()
+            held = shard.get_usages()
+            formats = [maker._core.copy_format(c) for c in (False, True)]
+            is_alike = all(
+                held[name] and shard._copy_format(bool(c)) == formats[c]
+                for c, name in enumerate(wanted)
+                if wanted[name]
+            )
+            shard._check_scales_readable("gather_along_first_dim")
+            if is_alike and self._is_part_of_whole(shard, group):
+                return shard
+        return maker.quantize_impl(shard)
+
+    def join_shards(
+        self, shard: Any, ranks: int, out: Any
+    ) -> tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]]:
+        shape = torch.Size((ranks * shard._shape[0], *shard._shape[1:]))
+        maker = self.copy()
+        if self._gathers_rowwise_alone():
+            maker.set_usage(rowwise=True, columnwise=False)
+        whole = maker._core.make_empty(list(shape), torch.empty(0, device=shard.device))
+        if out is None:
+            out = maker.wrap_copies(*whole, shape=shape, dtype=shard._dtype)
+            out._quantizer = self if self.internal else self.copy_for_tensor()
+        else:
+            check_output("gather_along_first_dim", out, shape, self._storage_class)
+            held = [out._copy(columnwise) for columnwise in (False, True)]
+            if not self._gathers_rowwise_alone():  # copies that are not wanted would be stale
+                out._drop_unwanted(self.rowwise_usage, self.columnwise_usage)
+            out._take_copies(
+                *(_reused(own, made) for own, made in zip(held, whole, strict=True)), self
+            )
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        pending: list[Placement] = []
+        for columnwise, made in enumerate(whole):
+            if made is not None:
+                own, later = gather_plan(shard, out, bool(columnwise), ranks)
+                pairs += own
+                pending += later
+        mark_written(
+            out._rowwise_data if whole[0] else None, out._columnwise_data if whole[1] else None
+        )
+        out._pending = pending
+        return out, pairs
+
     # --- overwriting tensors --------------------------------------------------------------------
 
     def update_quantized(
@@ -194,6 +275,17 @@ class BlockScaledQuantizer(CoreQuantizer):
         maker.set_usage(rowwise=missing[0], columnwise=missing[1])
         made: tuple[Copy | None, Copy | None] = maker._core.make_empty(list(source.shape), source)
         return made
+
+
+def _reused(held: Copy | None, made: Copy | None) -> Copy | None:
+    """A new copy in the buffers of one that is held, as far as they fit."""
+    if held is None or made is None:
+        return made
+    buffers = [
+        new if old is None or new is None or old.shape != new.shape else old.copy_(new)
+        for old, new in zip(held[:3], made[:3], strict=True)
+    ]
+    return (*buffers, *made[3:])  # type: ignore[return-value]
 
 
 def _pinned(made: Copy | None) -> Copy | None:

@@ -70,6 +70,9 @@ class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ig
         grad = f", requires_grad={self.requires_grad}" if self.requires_grad else ""
         return f"{type(self).__name__}({settings}data={values}{grad})"
 
+    def _copy_marks(self, other: Any) -> None:
+        other._pending = self._pending
+
     def _adopt(self, metadata: dict[str, Any], quantizer: Quantizer | None) -> None:
         fields = {k: v for k, v in metadata.items() if k not in ("shape", "dtype")}
         self._init_fields(fields, quantizer)

@@ -39,8 +39,47 @@ def check_destination(owner: str, src: torch.Tensor, dst: Any, storage_class: An
         )
 
 
+def check_output(owner: str, output: Any, shape: torch.Size, storage_class: Any) -> None:
+    """Refuse to gather into what is of another format or shape."""
+    if not isinstance(output, storage_class):
+        name = storage_class.tensor_class.__name__
+        raise TypeError(
+            f"{owner}: output_tensor is a {type(output).__name__}; a {name} is required."
+        )
+    if output.size() != shape:
+        raise ValueError(
+            f"{owner}: output_tensor has shape {tuple(output.size())}; {tuple(shape)} is required. "
+            "Allocate it anew, or leave it out."
+        )
+
+
+def _is_coalescing(group: Any) -> bool:
+    """Whether a coalescing manager puts off the group's collectives."""
+    world = torch.distributed.distributed_c10d._world
+    return (group or world.default_pg) in world.pg_coalesce_state
+
+
+def reduce_amax(owner: str, amax: torch.Tensor, group: Any) -> None:
+    """The maximum over the ranks of a group, in place.
+
+    Raises
+    ------
+    RuntimeError
+        Inside a coalescing manager, where it would come too late.
+    """
+    if _is_coalescing(group):
+        raise RuntimeError(
+            f"{owner}: an amax must be reduced over the ranks, but a coalescing manager puts off "
+            "all communication; a quantized tensor is required there. Quantize it before, with "
+            "with_amax_reduction."
+        )
+    torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)
+
+
 def is_common(values: torch.Tensor, group: Any) -> bool:
-    """Whether all ranks of a group have the same values."""
+    """Whether all ranks of a group have the same values; taken for granted while coalescing."""
+    if _is_coalescing(group):
+        return True
     lowest, highest = values.clone(), values.clone()
     torch.distributed.all_reduce(lowest, op=torch.distributed.ReduceOp.MIN, group=group)
     torch.distributed.all_reduce(highest, op=torch.distributed.ReduceOp.MAX, group=group)

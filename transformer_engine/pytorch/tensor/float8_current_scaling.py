@@ -12,7 +12,14 @@ from torch.distributed import ProcessGroup
 
 from ..constants import DType
 from ..cpp_extensions import cast as tex
-from .core_quantizer import FP8_MAX, check_amax_epsilon, check_fp8_dtype, core_setting, is_common
+from .core_quantizer import (
+    FP8_MAX,
+    check_amax_epsilon,
+    check_fp8_dtype,
+    core_setting,
+    is_common,
+    reduce_amax,
+)
 from .float8_quantizer import Float8QuantizerBase, tensor_from_data
 from .quantizer import checked_attribute, checked_group, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
@@ -207,9 +214,7 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
         if self.use_existing_amax and self.amax is not None:
             amax = self.amax.clone()
         if self.with_amax_reduction and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(
-                amax, op=torch.distributed.ReduceOp.MAX, group=self.amax_reduction_group
-            )
+            reduce_amax(f"{type(self).__name__}.quantize", amax, self.amax_reduction_group)
         scale = self.scale_from_amax(amax)
         tex.quantize_fp8(
             source,

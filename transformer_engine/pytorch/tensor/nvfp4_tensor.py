@@ -22,7 +22,7 @@ from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
 from .block_scaled_tensor import BlockScaledTensor
-from .core_quantizer import core_setting, is_common
+from .core_quantizer import core_setting, is_common, reduce_amax
 from .quantized_tensor import aten
 from .quantizer import checked_attribute, checked_group, register_core
 from .shared_view_tensor import raw_views
@@ -240,6 +240,27 @@ class NVFP4Quantizer(BlockScaledQuantizer):
     def fits_recipe(self, recipe: Recipe) -> bool:
         return recipe.nvfp4() or super().fits_recipe(recipe)
 
+    def _has_tiles(self) -> bool:
+        return self.with_2d_quantization
+
+    def _gathers_rowwise_alone(self) -> bool:
+        return self.with_2d_quantization and not self.with_rht
+
+    def _shard_quantizer(self, shard: Any, group: Any) -> NVFP4Quantizer | None:
+        """All ranks' amaxes are those of the whole; of row scales, each rank has its rows'."""
+        if self.row_scaled_nvfp4 and self.columnwise_usage:
+            return None  # the columnwise copy has an amax of the tensor, which is not reduced then
+        other = self.copy()
+        if not self.row_scaled_nvfp4:
+            other.amax_reduction_group, other.with_amax_reduction = group, True
+        return other
+
+    def _is_part_of_whole(self, shard: Any, group: Any) -> bool:
+        if self.row_scaled_nvfp4:
+            return True
+        amaxes = [a for a in (shard._amax_rowwise, shard._amax_columnwise) if a is not None]
+        return is_common(torch.cat(amaxes), group)
+
     def fsdp_shard(self, shard: Any, group: Any) -> Any:
         """The rows under one amax, which a write to this rank's alone may have changed."""
         if shard._amax_rowwise is None or is_common(shard._amax_rowwise, group):
@@ -265,9 +286,7 @@ class NVFP4Quantizer(BlockScaledQuantizer):
         self._core.compute_amax(source, rowwise, columnwise)
         amaxes = [copy[2] for copy in (rowwise, columnwise) if copy is not None]
         reduced = torch.stack([amax for amax in amaxes if amax is not None])
-        torch.distributed.all_reduce(
-            reduced, op=torch.distributed.ReduceOp.MAX, group=self.amax_reduction_group
-        )
+        reduce_amax(f"{type(self).__name__}.quantize", reduced, self.amax_reduction_group)
         for amax, value in zip(amaxes, reduced, strict=True):
             assert amax is not None
             amax.copy_(value)

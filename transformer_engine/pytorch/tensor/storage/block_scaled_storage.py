@@ -18,7 +18,16 @@ import torch
 from ...constants import TE_DType
 from ...cpp_extensions import cast as tex
 from .quantized_storage import QuantizedTensorStorage
-from .write_tracking import follow, mark_written, share_state, stale_copy, stale_error, track_copies
+from .write_tracking import (
+    Stale,
+    count_write,
+    follow,
+    mark_written,
+    share_state,
+    stale_copy,
+    stale_error,
+    track_copies,
+)
 
 # A copy as native code gives and takes it: (data, scale_inv, amax, kind, dtype, flags).
 Copy = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, int, int, int]
@@ -91,6 +100,9 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
     _logical_buffers: ClassVar[tuple[str, ...]] = ()
     # The tensor class with this storage's data; set by the module that defines it.
     tensor_class: ClassVar[Any]
+
+    # Buffers to be filled when what was gathered has arrived; see `block_gather`.
+    _pending: Sequence[Any] = ()
 
     _rowwise_data: torch.Tensor | None
     _rowwise_scale_inv: torch.Tensor | None
@@ -292,7 +304,27 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
         self._derive_copy(columnwise=True)
 
     def _after_bytes_written(self) -> None:
+        self._pending = ()
         mark_written(self._rowwise_data, self._columnwise_data)
+
+    def _stale(self) -> Stale | None:
+        """Which copy is older than the other one, once what was gathered is in place."""
+        if self._pending:
+            for placement in self._pending:
+                placement.place()
+            self._after_bytes_written()
+        return stale_copy(self._rowwise_data, self._columnwise_data)
+
+    def _after_gather(self, usages: dict[str, bool]) -> None:
+        """The gathered copies have arrived: make the others that a quantizer's usages ask for."""
+        self._stale()
+        for buffer in self._buffers().values():
+            count_write(buffer)
+        if usages["columnwise"] and self._columnwise_data is None:
+            self._create_columnwise()
+        elif usages["columnwise"]:
+            self._settle("_after_gather")
+        self._drop_unwanted(usages["rowwise"], usages["columnwise"])
 
     def _settle(self, method: str) -> None:
         """Make a copy that is older than the other one again.
@@ -302,7 +334,7 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
         RuntimeError
             If it does not follow from the other one.
         """
-        stale = stale_copy(self._rowwise_data, self._columnwise_data)
+        stale = self._stale()
         if stale is None:
             return
         held = self.get_usages()
@@ -312,7 +344,7 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
 
     def _current_copies(self, method: str) -> tuple[Copy | None, Copy | None]:
         """(rowwise, columnwise), of which one that is older than the other counts as not held."""
-        stale = stale_copy(self._rowwise_data, self._columnwise_data)
+        stale = self._stale()
         if stale == "one" or (stale is not None and not all(self.get_usages().values())):
             self._settle(method)
         return (
@@ -322,7 +354,7 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
 
     def _settle_wanted(self, rowwise: bool, columnwise: bool) -> None:
         """Before copies are dropped: what stays must be current."""
-        stale = stale_copy(self._rowwise_data, self._columnwise_data)
+        stale = self._stale()
         if (
             stale == "one"
             or (stale == "rowwise" and rowwise)
