@@ -301,6 +301,21 @@ LinearParameters LinearPart::read_parameters(PyObject* module,
   return parameters;
 }
 
+namespace {
+
+// Whether a quantized parameter without a columnwise copy may have one by the backward: where its
+// quantizer makes one. fully_shard gathers rows for the forward and columns for the backward.
+bool gets_columns_later(const at::Tensor& weight) {
+  static const Name quantizer("_quantizer");
+  static const Name columnwise_usage("columnwise_usage");
+  const py::gil_scoped_acquire gil;
+  const auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(weight));
+  const py::object made_by = object.attr(quantizer.object());
+  return !made_by.is_none() && made_by.attr(columnwise_usage.object()).cast<bool>();
+}
+
+}  // namespace
+
 Operand LinearPart::quantized_parameter(const CallState& state, const at::Tensor& weight,
                                         const WeightRequest& request) {
   const std::string& name = spec_.weight_names[0].text();
@@ -322,7 +337,8 @@ Operand LinearPart::quantized_parameter(const CallState& state, const at::Tensor
               " has no rowwise copy, which forward reads. Call its update_usage, or quantize it "
               "with rowwise usage.");
   TE_CHECK_AS(RuntimeError,
-              operand.can_contract_rows() || !request.needs_dgrad || !state.quantizes_backward(),
+              operand.can_contract_rows() || !request.needs_dgrad || !state.quantizes_backward() ||
+                  gets_columns_later(weight),
               spec_.label, ": ", name,
               " has no columnwise copy, which the gradient of the input reads. Quantize it with "
               "columnwise usage.");
@@ -603,7 +619,9 @@ void SavedLinear::save_weight(const CallState& state, const Operand& operand,
   const bool reads_parameter = !state.is_quantized || mode == BackwardMode::kHighPrecision;
   weight_is_parameter =
       needs_dgrad && reads_parameter && !is_python_tensor(first) && first.scalar_type() == dtype;
-  if (needs_dgrad && !weight_is_parameter) {
+  weight_is_read_late = needs_dgrad && state.quantizes_backward() && is_python_tensor(first) &&
+                        !operand.can_contract_rows();
+  if (needs_dgrad && !weight_is_parameter && !weight_is_read_late) {
     if (state.is_quantized && reads_parameter) {
       weight.save(Operand::high_precision(
           is_python_tensor(first) ? with_gil([&] { return dequantize_python(first, dtype); })
@@ -612,7 +630,7 @@ void SavedLinear::save_weight(const CallState& state, const Operand& operand,
       weight.save(dequantizes ? operand.rowwise_alone() : operand.for_row_contraction());
     }
   }
-  if (weight_is_parameter) {
+  if (weight_is_parameter || weight_is_read_late) {
     weights.reserve(parameters.weights.size());
     for (const at::Tensor& parameter : parameters.weights) {
       weights.emplace_back(parameter, false);
@@ -670,6 +688,15 @@ Operand SavedLinear::unpack_input(torch::autograd::Node* node, const CallState& 
 
 Operand SavedLinear::unpack_weight(torch::autograd::Node* node, const LinearSpec& spec,
                                    at::ScalarType dtype) const {
+  if (weight_is_read_late) {
+    const std::string& name = spec.weight_names[0].text();
+    const std::string label = backward_label(spec);
+    Operand operand = read_quantized(unpack_saved(weights[0]), dtype, {label, name.c_str()});
+    TE_CHECK_AS(RuntimeError, operand.can_contract_rows(), label, ": ", name,
+                " has no columnwise copy, which the gradient of the input reads. Quantize it with "
+                "columnwise usage.");
+    return operand.for_row_contraction();
+  }
   if (!weight_is_parameter) {
     Operand operand = weight.unpack(node);
     return dequantizes && operand.is_quantized()

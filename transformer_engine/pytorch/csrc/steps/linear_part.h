@@ -209,6 +209,7 @@ struct SavedLinear {
   bool is_shard = false;     // `input` has this rank's rows only
   TensorList targets;        // the parameters a weight gradient is for; their values are not read
   bool weight_is_parameter = false;
+  bool weight_is_read_late = false;  // a quantized parameter that gets its columnwise copy later
 
   // `dtype` of the activations, here and below.
   void save_weight(const CallState& state, const Operand& operand,
