@@ -3,6 +3,7 @@
 """Rows of quantized parameters gathered by fully_shard's hooks."""
 
 import functools
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -230,3 +231,52 @@ def train_under_fully_shard(rank):
 @pytest.mark.slow  # may be the first to start the ranks
 def test_parameters_train_under_fully_shard():
     assert ranks(2).run(train_under_fully_shard) == [True, True]
+
+
+@pytest.mark.parametrize("name", ["tiles", "nvfp4"])
+def test_parts_of_whole_blocks_and_zeros_stay_quantized(name):
+    make = MAKERS[name]
+    tensor = make()(random_tensor(SHAPE))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = tensor.chunk(PARTS)
+    assert [(type(part), tuple(part.shape)) for part in parts] == [(type(tensor), (128, 80))] * 2
+    assert_held_buffers_equal(gather(parts, None)[0], tensor)
+    zeros = tensor.new_zeros((128, 96))
+    assert (type(zeros), zeros.get_usages()) == (type(tensor), tensor.get_usages())
+    assert_identical(zeros.dequantize(), torch.zeros(128, 96))
+    target = tensor.new_zeros((128, 80))
+    target.copy_(parts[1])
+    assert_held_buffers_equal(target, parts[1])
+
+
+@pytest.mark.parametrize("name", ["tiles", "nvfp4"])
+def test_parts_that_are_copies_or_no_blocks_say_so(name):
+    tensor = MAKERS[name]()(random_tensor(SHAPE))
+    with pytest.warns(UserWarning, match="the parts are copies"):
+        tensor.split(128)
+    with pytest.warns(UserWarning, match="writes to it do not reach"):
+        part = tensor.split(8)[0]
+    assert type(part) is torch.Tensor
+    assert type(tensor.new_zeros((8, 80))) is torch.Tensor
+
+
+def keep_the_largest_scale(rank):
+    """Rows under the largest scale keep their bytes; rows of zeros have no say."""
+    mesh = init_device_mesh("cpu", (2,))
+    values = [random_tensor((8, 16)) * 100, random_tensor((8, 16), seed=1)]
+    shard = current_quantizer()(values[rank])
+    gathered = shard._fsdp_shard(mesh)
+    whole = current_quantizer()(torch.cat(values))
+    assert torch.equal(gathered._scale_inv, whole._scale_inv)
+    if rank == 0:
+        assert gathered is shard
+    zeros_or_small = current_quantizer()(values[1] * rank)
+    assert torch.equal(
+        zeros_or_small._fsdp_shard(mesh)._scale_inv, current_quantizer()(values[1])._scale_inv
+    )
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_the_common_scale_is_that_of_the_whole():
+    ranks(2).run(keep_the_largest_scale)

@@ -20,7 +20,7 @@ from .core_quantizer import (
     is_common,
     reduce_amax,
 )
-from .float8_quantizer import Float8QuantizerBase, tensor_from_data
+from .float8_quantizer import Float8Quantizer, Float8QuantizerBase, tensor_from_data
 from .quantizer import checked_attribute, checked_group, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
 
@@ -180,6 +180,27 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
     def _is_scale_common(self, shard: Float8TensorStorage, group: Any) -> bool:
         # Whoever quantized the shard may not have reduced its amax.
         return is_common(shard._scale_inv, group)
+
+    def fsdp_shard(self, shard: Any, group: Any) -> Any:
+        """The rows under the scale of the rank with the largest, whose bytes stay as they are.
+
+        That is the scale of the whole; only rows that were rounded under a finer one are rounded
+        again, from their FP32 values.
+        """
+        if shard._data is None:
+            return self.quantize_shard(shard, group)
+        own = shard._scale_inv
+        is_zero = own.item() == 1.0 and not shard._data.bitwise_and(0x7F).any()  # scaled by nothing
+        common = torch.zeros_like(own) if is_zero else own.clone()
+        torch.distributed.all_reduce(common, op=torch.distributed.ReduceOp.MAX, group=group)
+        if torch.equal(common, own) or common.item() == 0.0:
+            return shard
+        quantizer = Float8Quantizer(
+            common.reciprocal(), torch.zeros_like(own), self.dtype, rowwise=True, columnwise=False
+        )
+        result = quantizer.quantize_impl(shard.dequantize(dtype=torch.float32))
+        fields = {**shard.get_metadata(), "data": result._data, "fp8_scale_inv": common}
+        return type(shard)(**{**fields, "data_transpose": None})
 
     def _default_device(self) -> torch.device | None:
         return self.device

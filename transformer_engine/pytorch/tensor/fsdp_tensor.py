@@ -9,6 +9,7 @@ result. What is gathered are data and scales without the padding of rows, which 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -123,3 +124,70 @@ class FsdpTensor(QuantizedTensor):
         if self._quantizer is None or mesh is None or mesh.size() == 1:
             return self
         return self._quantizer.fsdp_shard(self, mesh.get_group())
+
+
+# --- torch operations by which a parameter is sharded: (tensor, func, args, kwargs) -> result ---
+
+
+def _can_be_gathered(tensor: Any, usages: dict[str, bool]) -> bool:
+    try:
+        tensor.fsdp_extract_buffers(usages)
+    except (ValueError, NotImplementedError):
+        return False
+    return True
+
+
+def split_rows(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Equal parts of whole blocks along axis 0, as gathering joins them, stay quantized."""
+    del func
+    size = args[1]
+    axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    usages = tensor.get_usages()
+    is_equal = tensor.dim() == 2 and size > 0 and tensor.shape[0] % size == 0
+    if not is_equal or axis not in (0, -2) or not _can_be_gathered(tensor, usages):
+        return NotImplemented
+    count = tensor.shape[0] // size
+    if count == 1:
+        return [tensor._alias()]
+    buffers = tensor.fsdp_extract_buffers(usages)
+    if any(buffer.shape[0] % count for buffer in buffers.values()):
+        return NotImplemented
+    parts = []
+    for index in range(count):
+        rows = {name: b.chunk(count)[index].clone() for name, b in buffers.items()}
+        shape = torch.Size((size, tensor.shape[1]))
+        fields = tensor.fsdp_assign_gathered(rows, usages, shape)
+        part = type(tensor)(**{**fields, "shape": shape, "dtype": tensor.dtype})
+        if part.get_usages() != usages:  # gathered without the copy that follows from the other
+            part.update_usage(usages["rowwise"], usages["columnwise"])
+        parts.append(part)
+    if not _can_be_gathered(parts[0], usages):
+        return NotImplemented
+    warnings.warn(
+        f"{type(tensor).__name__}.split: the parts are copies: writes to them do not reach the "
+        "tensor. Write to the whole tensor.",
+        stacklevel=3,
+    )
+    return parts
+
+
+def new_zeros(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Zeros of rows that could be gathered stay quantized."""
+    del func
+    shape, usages = torch.Size(args[1]), tensor.get_usages()
+    dtype = kwargs.get("dtype") or tensor.dtype
+    if len(shape) != 2 or dtype != tensor.dtype or tensor._quantizer is None:
+        return NotImplemented
+    if not _can_be_gathered(tensor, usages):
+        return NotImplemented
+    quantizer = tensor._quantizer.copy()
+    quantizer.internal = False
+    quantizer.set_usage(**usages)
+    device = kwargs.get("device") or tensor.device
+    zeros = quantizer.make_empty(shape, dtype=dtype, device=device)
+    if not _can_be_gathered(zeros, usages):
+        return NotImplemented
+    for buffer in zeros._buffers().values():
+        if buffer is not None:
+            buffer.zero_()
+    return zeros

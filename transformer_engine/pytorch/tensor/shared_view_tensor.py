@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from .fsdp_tensor import FsdpTensor
+from .fsdp_tensor import FsdpTensor, new_zeros, split_rows
 from .quantized_tensor import PART_VIEWS, aten, view_bytes
 
 
@@ -132,6 +132,11 @@ def _part_view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return NotImplemented
 
 
+def _split(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    parts = split_rows(tensor, func, args, kwargs)
+    return _part_view(tensor, func, args, kwargs) if parts is NotImplemented else parts
+
+
 def _is_all_of(tensor: Any, shown: torch.Tensor) -> bool:
     return (
         shown.shape == tensor.shape
@@ -157,9 +162,11 @@ def raw_views(
     def view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         shape = func(torch.empty(tensor.shape, device="meta"), *args[1:], **kwargs).shape
         if not is_allowed(tensor, shape):
+            # DistributedDataParallel flattens parameters to broadcast them.
+            remedy = "; in DistributedDataParallel pass init_sync=False" if len(shape) == 1 else ""
             raise error(
                 f"{type(tensor).__name__}.view: shape is {tuple(shape)}, the tensor's "
-                f"{tuple(tensor.shape)}; {rule}. Dequantize first."
+                f"{tuple(tensor.shape)}; {rule}. Dequantize first{remedy}."
             )
         return tensor._shared(shape, is_dispatched=True)
 
@@ -171,4 +178,6 @@ _COMMON_HANDLERS: dict[Any, Callable[..., Any]] = {
     aten.view.dtype: _view_dtype,
     aten.as_strided.default: _part_view,
     **dict.fromkeys(PART_VIEWS, _part_view),
+    aten.split.Tensor: _split,
+    aten.new_zeros.default: new_zeros,
 }
