@@ -21,7 +21,7 @@ Isa best_supported() {
                           __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (has_avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-      __builtin_cpu_supports("avx512bf16")) {
+      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) {
     return Isa::kAvx512Bf16;
   }
   return has_avx512 ? Isa::kAvx512 : has_avx2 ? Isa::kAvx2 : Isa::kBase;

@@ -152,14 +152,15 @@ void quantize_nvfp4(const Nvfp4Kernels& kernels, const QuantizeNvfp4Args& args, 
   const auto kernel = kernels.quantize[high_precision_index(input.dtype)];
   TensorScales rowwise_scales(args.rowwise);
   TensorScales columnwise_scales(args.columnwise);
-  const int64_t tiles_per_row = ceil_divide(input.cols, kNvfp4TileCols);
-  const int64_t tiles = tiles_per_row * ceil_divide(input.rows, kNvfp4TileRows);
+  const int64_t tiles_per_col = ceil_divide(input.rows, kNvfp4TileRows);
+  const int64_t tiles = tiles_per_col * ceil_divide(input.cols, kNvfp4TileCols);
   const int64_t tile_numel = kNvfp4TileRows * std::min(input.cols, kNvfp4TileCols);
   const int64_t grain = ceil_divide(kGrainNumel, tile_numel);
   parallel_for(tiles, grain, num_threads, [&](int64_t begin, int64_t end, int) {
     for (int64_t tile = begin; tile < end; ++tile) {
-      const int64_t row = tile / tiles_per_row * kNvfp4TileRows;
-      const int64_t col = tile % tiles_per_row * kNvfp4TileCols;
+      // Downwards: the next rows are asked for early, and a page of columnwise codes is filled.
+      const int64_t row = tile % tiles_per_col * kNvfp4TileRows;
+      const int64_t col = tile / tiles_per_col * kNvfp4TileCols;
       kernel({.input = element_address(input, row, col),
               .input_stride = input.cols,
               .rows = std::min(input.rows - row, kNvfp4TileRows),

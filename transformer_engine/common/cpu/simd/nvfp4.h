@@ -6,6 +6,7 @@
 
 #include <transformer_engine/block_scaling.h>
 
+#include "cpu/simd/e2m1_magnitudes.h"
 #include "cpu/simd/fp8.h"
 #include "cpu/simd/nvfp4_blocks.h"
 #include "cpu/simd/philox.h"
@@ -58,15 +59,27 @@ struct PackedBlocks {
 };
 
 // Round to nearest even where no |x * multiplier| reaches 7 and nothing is NaN.
-template <int kFirst, typename Elements>
-TE_INLINE Vi encode_ordinary(const Elements& elements, Vf multiplier) {
-  Vf rounded[8];
-  TE_UNROLL
-  for (int i = 0; i < 8; ++i) {
-    rounded[i] = round_e2m1(elements[kFirst + i] * multiplier);
-  }
-  return pack_e2m1(rounded);
+#if TE_ISA_LEVEL >= 3
+template <typename Elements>
+TE_INLINE void encode_ordinary(const Elements& elements, Vf multiplier, Vi (&words)[2]) {
+  const Vi signs = elements.signs();
+  words[0] = encode_magnitudes<0>(elements, multiplier, signs);
+  words[1] = encode_magnitudes<1>(elements, multiplier, signs);
 }
+#else
+template <typename Elements>
+TE_INLINE void encode_ordinary(const Elements& elements, Vf multiplier, Vi (&words)[2]) {
+  TE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    Vf rounded[8];
+    TE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      rounded[i] = round_e2m1(elements[8 * half + i] * multiplier);
+    }
+    words[half] = pack_e2m1(rounded);
+  }
+}
+#endif
 
 // What blocks are encoded with by the short way, and whether that may be taken: all numbers are
 // tame; where a block is not 0 it is not tiny and its scale is neither denormal nor clamped; and
@@ -129,6 +142,42 @@ class OrdinaryCheck {
   Vi largest_target_ = set1_int(0);
   Vi smallest_target_ = set1_int(-1);
 };
+
+// What encode_ordinary_blocks reads of columns, after the transform.
+template <bool kStochastic>
+struct OrdinaryColumns {
+  Blocks v;
+
+  // Returns their amax.
+  TE_INLINE Vf take(const Blocks& from) {
+    Blocks magnitudes;
+    TE_UNROLL
+    for (int i = 0; i < kNvfp4Block; ++i) {
+      v[i] = from[i];
+      magnitudes[i] = abs(from[i]);
+    }
+    return amax_of_magnitudes(magnitudes);
+  }
+  TE_INLINE Vf operator[](int i) const { return v[i]; }
+};
+#if TE_ISA_LEVEL >= 3
+template <>
+struct OrdinaryColumns<false> {
+  Blocks magnitudes;
+  Vi sign_bits;
+
+  TE_INLINE Vf take(const Blocks& from) {
+    sign_bits = collect_signs(from);
+    TE_UNROLL
+    for (int i = 0; i < kNvfp4Block; ++i) {
+      magnitudes[i] = abs(from[i]);
+    }
+    return amax_of_magnitudes(magnitudes);
+  }
+  TE_INLINE Vf magnitude(int i) const { return magnitudes[i]; }
+  TE_INLINE Vi signs() const { return sign_bits; }
+};
+#endif
 
 struct BlocksTask {
   TensorScale tensor;
@@ -200,8 +249,7 @@ TE_INLINE PackedBlocks encode_ordinary_blocks(const Elements& elements, const Or
     packed.words[0] = encode_stochastic<0>(elements, scale.multiplier, random, saturate);
     packed.words[1] = encode_stochastic<1>(elements, scale.multiplier, random, saturate);
   } else {
-    packed.words[0] = encode_ordinary<0>(elements, scale.multiplier);
-    packed.words[1] = encode_ordinary<8>(elements, scale.multiplier);
+    encode_ordinary(elements, scale.multiplier, packed.words);
   }
   return packed;
 }

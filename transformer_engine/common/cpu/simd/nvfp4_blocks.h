@@ -25,18 +25,19 @@ TE_INLINE Vf amax_of_any(const Blocks& v) {
   return largest;
 }
 
-// The same where nothing is NaN. Four chains, since one would wait for the latency.
-TE_INLINE Vf amax_of_tame(const Blocks& v) {
-  Vf largest[4];
+// The same where nothing is NaN. Four chains, since one would wait for the latency; magnitudes are
+// ordered as their bits are.
+TE_INLINE Vf amax_of_magnitudes(const Blocks& v) {
+  Vi largest[4];
   TE_UNROLL
   for (int i = 0; i < 4; ++i) {
-    largest[i] = abs(v[i]);
+    largest[i] = as_int(v[i]);
   }
   TE_UNROLL
   for (int i = 4; i < kNvfp4Block; ++i) {
-    largest[i % 4] = max_magnitude(v[i], largest[i % 4]);
+    largest[i % 4] = max_int(as_int(v[i]), largest[i % 4]);
   }
-  return max(max(largest[0], largest[1]), max(largest[2], largest[3]));
+  return as_float(max_int(max_int(largest[0], largest[1]), max_int(largest[2], largest[3])));
 }
 
 // Inputs below 2^123 do not overflow within the transform; they are tame.
