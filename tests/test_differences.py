@@ -738,6 +738,7 @@ refuses(
     lambda: attention(cp_group=world()),
     lambda: attention().set_context_parallel_group(world(), [0, 1], None),
 )
+refuses("cublasmp", lambda: te.initialize_ub((8, 8), 2, with_cublasmp=True))
 refuses(
     "symmetric-all-reduce", lambda: symmetric_all_reduce(torch.ones(2), all_reduce_type="two_shot")
 )

@@ -28,6 +28,11 @@ from .module import (  # noqa: E402
     Linear,
     RMSNorm,
 )
+from .module.userbuffers import (  # noqa: E402
+    UserBufferQuantizationMode,
+    destroy_ub,
+    initialize_ub,
+)
 from .numerics_report import LayerError, NumericsReport, OperandRow, numerics_report  # noqa: E402
 from .quantization import (  # noqa: E402
     DelayedScalingRequest,
@@ -94,6 +99,10 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     "LayerNormMLP",
     "Linear",
     "RMSNorm",
+    # userbuffers
+    "UserBufferQuantizationMode",
+    "destroy_ub",
+    "initialize_ub",
     # quantization
     "DelayedScalingRequest",
     "QuantizerRequest",

@@ -7,6 +7,9 @@ FP32 results agree to a relative 1e-6 of the largest, BF16 ones to one rounding 
 besides that. Gradients that a trainer adds up over ranks are rounded on each of them.
 """
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -290,6 +293,35 @@ def check_live_attributes(rank):
 
 def test_parallel_attributes_take_effect_on_the_next_call():
     ranks(2).run(check_live_attributes)
+
+
+def check_copies(rank):
+    """Copies share the group; what comes out of a pickle is given one."""
+    group = torch.distributed.group.WORLD
+    layer = te.TransformerLayer(
+        *(32, 32, 2),
+        tp_group=group,
+        set_parallel_mode=True,
+        sequence_parallel=True,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        device="cpu",
+    )
+    x = torch.randn(2, 3, 32)
+    expected = layer(x)
+    for made in (copy.deepcopy(layer), copy.copy(layer)):
+        assert made.tp_group is group and made.layernorm_mlp.tp_group is group
+        assert torch.equal(made(x), expected)
+    loaded = pickle.loads(pickle.dumps(layer))
+    assert loaded.tp_group is None and loaded.layernorm_mlp.tp_size == 2
+    with pytest.raises(RuntimeError, match="Call set_tensor_parallel_group first"):
+        loaded(x)
+    loaded.set_tensor_parallel_group(group)
+    assert torch.equal(loaded(x), expected)
+
+
+def test_copies_share_the_group():
+    ranks(2).run(check_copies)
 
 
 def check_errors(rank):

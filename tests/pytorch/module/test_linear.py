@@ -19,6 +19,7 @@ from helpers.modules import (
     run,
 )
 from helpers.tolerances import assert_identical
+from transformer_engine.pytorch.module import userbuffers
 
 SHAPES = ((IN,), (1, IN), (7, IN), (2, 3, IN), (2, 1, 3, IN), (0, IN), (2, 0, IN))
 
@@ -259,9 +260,12 @@ def test_construction_errors_name_argument_value_and_remedy():
             te.Linear(IN, OUT, device="cpu", **keywords)
 
 
-def test_overlap_flags_warn():
-    with pytest.warns(UserWarning, match="Linear: ub_overlap_ag ask for userbuffers"):
-        te.Linear(IN, OUT, device="cpu", sequence_parallel=True, ub_overlap_ag=True)
+def test_overlap_flags_warn_once(monkeypatch):
+    monkeypatch.setattr(userbuffers, "_was_told", False)
+    with pytest.warns(UserWarning, match="Linear: ub_overlap_ag ask for userbuffers") as told:
+        for _ in range(2):
+            te.Linear(IN, OUT, device="cpu", sequence_parallel=True, ub_overlap_ag=True)
+    assert len(told) == 1
 
 
 def test_forward_errors_name_argument_value_and_remedy():

@@ -34,8 +34,24 @@ from . import compiled, extra_state
 from .arguments import check_name
 from .fast_call import FastCallModule
 from .sharding import WeightShard
+from .userbuffers import (
+    UserBufferQuantizationMode,
+    destroy_ub,
+    initialize_ub,
+    is_ub_initialized,
+    using_cublasmp_backend,
+)
 
-__all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "resolve_device"]
+__all__ = [
+    "TransformerEngineBaseModule",
+    "UserBufferQuantizationMode",
+    "destroy_ub",
+    "get_dummy_wgrad",
+    "initialize_ub",
+    "is_ub_initialized",
+    "resolve_device",
+    "using_cublasmp_backend",
+]
 
 # Keys of the forward and the backward state in fp8_meta and quantizers.
 STATE_KEYS = ("scaling_fwd", "scaling_bwd")
@@ -225,7 +241,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
 
     def __getstate__(self) -> dict[str, Any]:
         # Native objects are rebuilt on the next forward from the buffers in fp8_meta.
-        state = self.__dict__.copy()
+        state = super().__getstate__()
         state["_quantizer_set"] = None
         # A shallow copy shares the scales, as it does buffers, but has a recipe of its own.
         state["fp8_meta"] = dict(self.fp8_meta)

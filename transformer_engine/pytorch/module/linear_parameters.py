@@ -20,7 +20,8 @@ from .base import (
     default_init,
     zeros_init,
 )
-from .sharding import divide, native_sharding, tell_of_overlap, weight_shard
+from .sharding import divide, native_sharding, weight_shard
+from .userbuffers import tell_of_overlap
 
 GEMM_PARALLEL_MODES = ("row", "column", None)
 SYMMETRIC_AR_TYPES = (None, "nccl", "multimem_all_reduce", "two_shot", "one_shot")
@@ -144,7 +145,10 @@ class LinearOptions:
         module.ub_name = self.ub_name
         for name, value in self.ub_flags.items():
             setattr(module, name, value)
-        tell_of_overlap(owner, self.ub_flags, self.sequence_parallel)
+        wanted = [name for name, value in self.ub_flags.items() if value]
+        if wanted and self.sequence_parallel:
+            what = f"{', '.join(wanted)} ask for userbuffers"
+            tell_of_overlap(owner, what, stacklevel=3)
 
     def _check(self, owner: str) -> None:
         check_size(owner, "tp_size", self.tp_size, minimum=1)

@@ -8,8 +8,7 @@ the columns. What ranks exchange in a forward and a backward is in csrc/steps/sh
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,16 +121,4 @@ def refuse_composed(module: Any, parallel_mode: str | None) -> None:
             f"{type(module).__name__}.forward: function transforms, tracers, fake and meta tensors "
             f"with tp_size={module.tp_size} and parallel_mode={parallel_mode!r}; plain tensors are "
             "required, which native steps exchange."
-        )
-
-
-def tell_of_overlap(owner: str, flags: Mapping[str, bool], is_sequence_parallel: bool) -> None:
-    """A warning where userbuffers are asked for."""
-    wanted = [name for name, value in flags.items() if value]
-    if wanted and is_sequence_parallel:
-        warnings.warn(
-            f"{owner}: {', '.join(wanted)} ask for userbuffers, which this version does not have; "
-            "collectives run asynchronously where a product hides them.",
-            UserWarning,
-            stacklevel=4,
         )

@@ -638,7 +638,7 @@ class DotProductAttention(FastCallModule):
 
     def __getstate__(self) -> dict[str, Any]:
         """Plans hold functions, which neither copy nor pickle, and are rebuilt on demand."""
-        return {**self.__dict__, "_plans": {}}
+        return {**super().__getstate__(), "_plans": {}}
 
 
 def _signature(operands: AttentionOperands) -> tuple[Any, ...]:
