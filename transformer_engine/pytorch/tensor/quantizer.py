@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from transformer_engine.common.recipe import Recipe
 
-from ..arguments import check_flag, check_group, check_int
+from ..arguments import check_flag, check_group, check_int, check_tensor
 from ..cpp_extensions import cast as tex
 from .storage.quantized_storage import QuantizedTensorStorage
 
@@ -80,6 +80,13 @@ def as_quantizable(owner: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype not in HIGH_PRECISION_DTYPES:
         tensor = tensor.float()
     return tensor.detach().contiguous()
+
+
+class TensorSpec(NamedTuple):
+    """Shape and dtype of a buffer."""
+
+    shape: torch.Size
+    dtype: torch.dtype
 
 
 def checked_attribute(
@@ -212,6 +219,112 @@ class Quantizer(abc.ABC):
     ) -> Any:
         """`make_empty` of a format; `options` go to torch.empty."""
         raise NotImplementedError(f"{type(self).__name__}.make_empty is not implemented.")
+
+    # --- buffers and settings apart, for tracers and allocators ---
+
+    def _empty_storage(self, shape: Iterable[int], dtype: torch.dtype, device: Any) -> Any:
+        """`make_empty` as a plain storage."""
+        maker = self.copy()
+        maker.internal = True
+        return maker.make_empty(shape, dtype=dtype, device=device)
+
+    def inner_tensor_specs(
+        self, shape: Iterable[int], *, dtype: torch.dtype = torch.float32
+    ) -> dict[str, TensorSpec]:
+        """The buffers of a quantized tensor under the present usages, by the storage's fields.
+
+        Parameters
+        ----------
+        shape : iterable of int
+            Logical.
+        dtype : torch.dtype, default torch.float32
+            Nominal.
+
+        Returns
+        -------
+        dict of str to TensorSpec
+            Shape, padding included, and dtype. Fields of the halves of hybrid tensors begin with
+            ``rowwise_storage.`` or ``columnwise_storage.``.
+        """
+        buffers = self._empty_storage(shape, dtype, "meta")._buffers()
+        return {
+            name: TensorSpec(buffer.shape, buffer.dtype)
+            for name, buffer in buffers.items()
+            if buffer is not None
+        }
+
+    def alloc_tensors(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Those buffers without values; padding of scales is 0.
+
+        Parameters
+        ----------
+        shape, dtype
+            As of `inner_tensor_specs`.
+        device : optional
+            As of `make_empty`.
+        """
+        buffers = self._empty_storage(shape, dtype, device)._buffers()
+        return {name: buffer for name, buffer in buffers.items() if buffer is not None}
+
+    def storage_metadata(
+        self, shape: Iterable[int], *, dtype: torch.dtype = torch.float32
+    ) -> dict[str, Any]:
+        """Constructor keywords of the storage or tensor that are no buffers.
+
+        Parameters
+        ----------
+        shape, dtype
+            As of `inner_tensor_specs`.
+        """
+        metadata = self._empty_storage(shape, dtype, "meta").get_metadata()
+        kept = (torch.Tensor, QuantizedTensorStorage)
+        metadata = {name: value for name, value in metadata.items() if not isinstance(value, kept)}
+        return {**metadata, "quantizer": self}
+
+    def create_metadata(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> dict[str, Any]:
+        """All constructor keywords of a storage or tensor around given buffers.
+
+        Parameters
+        ----------
+        tensors : mapping of str to torch.Tensor
+            As `alloc_tensors` gives them; referred to.
+        shape, dtype
+            As of `inner_tensor_specs`.
+
+        Raises
+        ------
+        ValueError
+            If a buffer is missing, not known, or of another shape or dtype.
+        """
+        owner, sizes = f"{type(self).__name__}.create_metadata", tuple(shape)
+        specs = self.inner_tensor_specs(sizes, dtype=dtype)
+        if tensors.keys() != specs.keys():
+            raise ValueError(
+                f"{owner}: tensors are {', '.join(tensors) or 'none'}; {', '.join(specs)} are "
+                "required. Make them with alloc_tensors."
+            )
+        for name, spec in specs.items():
+            check_tensor(owner, name, tensors[name])
+            if (tensors[name].shape, tensors[name].dtype) != spec:
+                raise ValueError(
+                    f"{owner}: {name} has shape {tuple(tensors[name].shape)} and dtype "
+                    f"{tensors[name].dtype}; {tuple(spec.shape)} and {spec.dtype} are required. "
+                    "Make it with alloc_tensors."
+                )
+        storage = self._empty_storage(sizes, dtype, "meta")
+        return {**storage._metadata_around(tensors), "quantizer": self}
 
     @abc.abstractmethod
     def copy(self: _QuantizerT) -> _QuantizerT:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -182,6 +182,13 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             metadata[keyword] = type(half)(**make(half))
         return metadata
 
+    def _metadata_around(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        metadata = self.get_metadata()
+        for keyword, half in self._halves():
+            own = _buffers_of(keyword, buffers)
+            metadata[keyword] = type(half)(**half._metadata_around(own))
+        return metadata
+
     def _mapped_metadata(self, function: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
         self._check_current("clone")
         mapped: dict[str, Any] = self._with_halves(lambda half: half._mapped_metadata(function))
@@ -244,11 +251,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     ) -> dict[str, Any]:
         metadata = {**self.get_metadata(), "rowwise_storage": None, "columnwise_storage": None}
         for keyword, half in self._gathered_halves(usages):
-            own = {
-                name.removeprefix(f"{keyword}."): buffer
-                for name, buffer in gathered.items()
-                if name.startswith(f"{keyword}.")
-            }
+            own = _buffers_of(keyword, gathered)
             fields = half.fsdp_assign_gathered(own, half.get_usages(), shape)
             metadata[keyword] = type(half)(**{**fields, "shape": shape})
         return metadata
@@ -298,3 +301,9 @@ def _first_buffer(half: Half) -> torch.Tensor | None:
     if half is None:
         return None
     return next((buffer for buffer in half._buffers().values() if buffer is not None), None)
+
+
+def _buffers_of(keyword: str, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of one half, under its own names."""
+    prefix = f"{keyword}."
+    return {k.removeprefix(prefix): b for k, b in buffers.items() if k.startswith(prefix)}

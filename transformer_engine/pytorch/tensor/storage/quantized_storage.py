@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -171,6 +171,12 @@ class QuantizedTensorStorage:
         metadata = self.get_metadata()
         for name, buffer in self._buffers().items():
             metadata[self._buffer_keywords[name]] = None if buffer is None else function(buffer)
+        return metadata
+
+    def _metadata_around(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Metadata around other buffers, by field; None for those that are not given."""
+        metadata = self.get_metadata()
+        metadata.update({key: buffers.get(name) for name, key in self._buffer_keywords.items()})
         return metadata
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, ...]:
