@@ -18,6 +18,7 @@ GROUPS = {
     "memory": ("recompute_full", "recompute_select", "grad_accum_fusion", "te_rng_tracker"),
     "architecture": ("qk_layernorm", "zero_centered", "rope_fusion", "window"),
     "pipeline": ("pp2",),
+    "fp8_parameters": ("fp8_parameters", "dp2_fp8_parameters", "tp2_fp8_parameters"),
     "tensor_parallel": ("tp2", "tp2_bf16", "tp2_sp", "tp2_gpu_init", "tp2_sp_checkpoint"),
 }
 

@@ -30,7 +30,7 @@ at the group.  Groups can be left out through ``install(skip={...})``:
     stream   streams, events, synchronize, nvtx ranges do nothing
     memory   memory statistics answer 0
     types    Tensor.type() of a CPU tensor says "torch.cuda.…"
-    dist     "nccl" becomes "gloo"; device_id and NCCL options are dropped
+    dist     "nccl" becomes "gloo"; device_id and NCCL options are dropped, nothing is coalesced
 """
 
 from __future__ import annotations
@@ -334,7 +334,49 @@ def _install_types():
     _patch(torch.Tensor, "type", tensor_type)
 
 
+class _Works:
+    """What a block of coalesced collectives yields: waits for all that it started."""
+
+    def __init__(self):
+        self.works = []
+
+    def wait(self):
+        while self.works:
+            self.works.pop(0).wait()
+
+
+def _install_coalescing():
+    # Gloo makes of gathers that are coalesced one of the first one's dtype, whatever the others'
+    # is (seen with a uint8 and a bfloat16 buffer): here each collective runs by itself.
+    open_blocks = []
+
+    @contextlib.contextmanager
+    def coalescing_manager(group=None, device=None, async_ops=False):
+        block = _Works()
+        open_blocks.append(block)
+        try:
+            yield block
+        finally:
+            open_blocks.pop()
+
+    def noting(collective):
+        @functools.wraps(collective)
+        def call(*args, **kwargs):
+            work = collective(*args, **kwargs)
+            if open_blocks and work is not None:
+                open_blocks[-1].works.append(work)
+            return work
+
+        return call
+
+    for owner in (dist, dist.distributed_c10d):
+        _patch(owner, "_coalescing_manager", coalescing_manager)
+        for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"):
+            _patch(owner, name, noting(getattr(owner, name)))
+
+
 def _install_dist(reuse_groups):
+    _install_coalescing()
     made = {}
 
     def alive(group):

@@ -100,7 +100,11 @@ def _model_config(options: Options) -> TransformerConfig:
         **_recompute(options),
     }
     if options.fp8:
-        settings |= {"fp8": "hybrid", "fp8_recipe": FP8_RECIPES[options.fp8]}
+        settings |= {
+            "fp8": "hybrid",
+            "fp8_recipe": FP8_RECIPES[options.fp8],
+            "fp8_param": options.fp8_parameters,
+        }
     if options.latent_attention:
         return MLATransformerConfig(multi_latent_attention=True, **settings)
     return TransformerConfig(**settings)
@@ -201,10 +205,17 @@ class _Trainer:
             native_layers.draw_by_name(net, options)
         if config.bf16:
             net = Float16Module(config, net)
+        has_fp8_parameters = bool(options.fp8) and options.fp8_parameters
+        shared = {
+            "use_distributed_optimizer": options.distributed_optimizer,
+            # MXFP8 weights are gathered in high precision, in the place of gradients.
+            "reuse_grad_buf_for_mxfp8_param_ag": has_fp8_parameters and options.fp8 == "mxfp8",
+        }
         ddp_config = DistributedDataParallelConfig(
-            use_distributed_optimizer=options.distributed_optimizer,
             grad_reduce_in_fp32=True,
             overlap_grad_reduce=options.overlap_grad_reduce,
+            fp8_param_gather=has_fp8_parameters,
+            **shared,
         )
         net = DistributedDataParallel(config, ddp_config, net)
         optimizer_config = OptimizerConfig(
@@ -212,8 +223,9 @@ class _Trainer:
             lr=1e-3,
             bf16=config.bf16,
             params_dtype=config.params_dtype,
-            use_distributed_optimizer=options.distributed_optimizer,
             clip_grad=1.0,
+            fp8_recipe=config.fp8_recipe if config.fp8 else None,
+            **shared,
         )
         return net, get_megatron_optimizer(optimizer_config, [net])
 
