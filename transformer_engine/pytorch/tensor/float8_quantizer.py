@@ -22,7 +22,7 @@ from ..cpp_extensions import cast as tex
 from .core_quantizer import CoreQuantizer, check_destination, check_fp8_dtype
 from .quantizer import as_quantizable, is_noop, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
-from .storage.write_tracking import count_write
+from .storage.write_tracking import count_write, mark_written
 
 _Float8QuantizerT = TypeVar("_Float8QuantizerT", bound="Float8QuantizerBase")
 
@@ -234,8 +234,9 @@ class Float8QuantizerBase(CoreQuantizer):
             count_write(buffer)
         if transpose is None:
             dst._reset_caches()
+            mark_written(data, None)
         else:
-            dst._mark_transpose_current()
+            dst._after_bytes_written()
         return dst
 
     def _update_part(
@@ -260,6 +261,7 @@ class Float8QuantizerBase(CoreQuantizer):
         for buffer in (everything, whole._scale_inv):
             count_write(buffer)
         dst._reset_caches()
+        mark_written(everything, None)
 
 
 def _written_whole(

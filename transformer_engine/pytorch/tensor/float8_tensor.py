@@ -17,7 +17,7 @@ from .fsdp_tensor import FsdpTensor
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten, view_bytes
 from .quantizer import NOMINAL_DTYPES, Quantizer
 from .storage.float8_tensor_storage import Float8TensorStorage
-from .storage.write_tracking import count_write
+from .storage.write_tracking import begin_part, count_write, mark_written, share_state
 
 __all__ = [
     "Float8CurrentScalingQuantizer",
@@ -107,6 +107,7 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
 
     def _mapped_metadata(self, function: Any) -> dict[str, Any]:
         # A stale transpose is not copied: the mark that says so stays on the old buffer.
+        self._check_current("clone")
         if self._transpose_invalid:
             self._transpose = None
         return super()._mapped_metadata(function)
@@ -122,6 +123,7 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
         )
         if not is_same_kind or src._data is None or self._data is None:
             return False
+        src._check_current("copy_")
         if src._fp8_dtype != self._fp8_dtype:  # which other tensors on these bytes would not learn
             return False
         if self._whole is not None and not torch.equal(src._scale_inv, self._scale_inv):
@@ -131,14 +133,17 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
         count_write(self._data)
         if self._transpose is not None and not src._transpose_invalid:
             self._transpose.copy_(src._transpose)
-            self._mark_transpose_current()
-        elif self._quantizer is not None and self._quantizer.columnwise_usage:
+            self._after_bytes_written()
+            return True
+        mark_written(self._data, None)
+        if self._quantizer is not None and self._quantizer.columnwise_usage:
             self._create_transpose()
         else:
             self._reset_caches()
         return True
 
     def _reduce(self) -> Any:
+        self._check_current("__reduce_ex__")
         # Bytes as they are; a transpose can be made again from the rowwise bytes.
         transpose = self._transpose if self._data is None else None
         arguments = (
@@ -207,6 +212,7 @@ def _whole_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             "in another order. Dequantize first."
         )
     data = view_bytes(func, tensor._data, *args[1:], **kwargs)
+    share_state(tensor._data, data)
     keeps_matrix = _matrix_shape(data.shape) == _matrix_shape(tensor.shape)
     return _around(tensor, data, tensor._transpose if keeps_matrix else None, data.shape)
 
@@ -224,6 +230,7 @@ def _part_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_same = part.shape == tensor.shape and part.stride() == data.stride()
         if is_same and tensor._data is not None:
             return tensor._alias()
+        begin_part(data, part)
         view = _around(tensor, part, None, part.shape)
         view._whole = whole
         return view

@@ -17,6 +17,7 @@ from transformer_engine.common.recipe import Float8BlockScaling, MXFP8BlockScali
 # Formats in which one copy follows from the other, and those in which none does.
 TILES = {name: ALL_QUANTIZERS[name] for name in ("tiles", "mxfp8_tiles", "nvfp4_tiles")}
 APART = {name: ALL_QUANTIZERS[name] for name in ("blocks", "mxfp8", "nvfp4", "hybrid")}
+FLOAT8 = {name: ALL_QUANTIZERS[name] for name in ("delayed", "current")}
 ALIASES = {
     "detach": lambda tensor: tensor.detach(),
     "view": lambda tensor: tensor.view(-1, tensor.shape[-1]),
@@ -160,6 +161,46 @@ def test_copies_that_were_written_apart_have_no_order(make):
             read()
     values = write(tensor)
     assert_same_buffers(tensor.clone(), make()(values))
+
+
+@formats(FLOAT8)
+@KEPT
+@pytest.mark.parametrize("kind", ALIASES)
+def test_bytes_and_transposes_of_aliases_are_of_the_same_values(make, kept, kind):
+    tensor = make()(random_tensor(SHAPE))
+    written = alias_of(tensor, kept, kind)
+    left = alias_of(tensor, OTHER[kept])
+    values = write(written)
+    expected = make()(values)
+    # The bytes alone, or the transpose alone, are older than what was written.
+    reads = {
+        "_native_operand": lambda t: t._native_operand(),
+        "dequantize": lambda t: t.dequantize(),
+        "clone": lambda t: t.clone(),
+        "__reduce_ex__": saved,
+    }
+    for method, read in reads.items():
+        with pytest.raises(RuntimeError, match=rf"\.{method}: the {OTHER[kept]} copy is older"):
+            read(left)
+    if kept == "rowwise":  # a transpose beside newer bytes is made again
+        tensor.update_usage(columnwise_usage=True)
+        assert_same_buffers(tensor.clone(), expected)
+    else:
+        with pytest.raises(RuntimeError, match="the rowwise copy is older"):
+            tensor.dequantize()
+    values = write(tensor, seed=8)
+    assert_same_buffers(tensor.clone(), make()(values))
+    assert_identical(left.dequantize(), tensor.dequantize())
+
+
+@formats(FLOAT8)
+def test_parts_of_float8_tensors_are_writes_to_the_bytes(make):
+    tensor = make()(random_tensor(SHAPE))
+    left = alias_of(tensor, "columnwise")
+    tensor[3:5].fill_(0.5)
+    assert len(tensor.dequantize()[3:5].unique()) == 1
+    with pytest.raises(RuntimeError, match="the columnwise copy is older"):
+        left.dequantize()
 
 
 @formats(TILES)

@@ -17,7 +17,15 @@ import torch
 from ...constants import DType, TE_DType
 from ...cpp_extensions import cast as tex
 from .quantized_storage import QuantizedTensorStorage
-from .write_tracking import count_write, version_of
+from .write_tracking import (
+    count_write,
+    follow,
+    mark_written,
+    share_state,
+    stale_copy,
+    stale_error,
+    version_of,
+)
 
 _COPY_KIND = 1  # CopyKind::kTensor in csrc/operand.h
 _DEQUANTIZED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -153,9 +161,28 @@ class Float8TensorStorage(QuantizedTensorStorage):
         self._is_transpose_discarded = False
         if self._transpose is not None and self._data is not None:
             self._transpose._data_version = version_of(self._data)  # type: ignore[attr-defined]
+            follow(self._data, self._transpose)
 
     def _after_bytes_written(self) -> None:
         self._mark_transpose_current()
+        mark_written(self._data, self._transpose)
+
+    def _check_current(self, method: str) -> None:
+        """Refuse bytes that are older than those an alias without them wrote to the other copy.
+
+        A stale transpose beside newer bytes is no such case: it is made again on demand.
+
+        Raises
+        ------
+        RuntimeError
+            If they are.
+        """
+        if self._data is not None:
+            stale = stale_copy(self._data, None)
+        else:
+            stale = stale_copy(None, self._transpose)
+        if stale is not None:
+            raise stale_error(f"{type(self).__name__}.{method}", stale)
 
     def _check_copyable(self, src: QuantizedTensorStorage, method: str) -> None:
         """Also the formats must agree, and a part keeps the scale of its whole."""
@@ -181,6 +208,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
         metadata = self.get_metadata()
         if self._data is not None:
             metadata["data"] = view(torch.ops.aten.view.default, self._data, shape)
+            share_state(self._data, metadata["data"])
         return {**metadata, "shape": torch.Size(shape)}
 
     def _after_gather(self, usages: dict[str, bool]) -> None:
@@ -198,6 +226,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
             raise RuntimeError(
                 f"{type(self).__name__}._create_transpose: there are no rowwise bytes to transpose."
             )
+        self._check_current("_create_transpose")
         buffer = self._transpose
         columns = self._data.shape[-1] if self._data.dim() else 1
         rows = self._data.numel() // columns if columns else self._data.shape[:-1].numel()
@@ -264,6 +293,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
 
     def _native_operand(self) -> tuple[Any, Any]:
         """(rowwise, columnwise) as native steps read them; one copy serves all products."""
+        self._check_current("_native_operand")
 
         def copy_of(data: torch.Tensor | None) -> tuple[Any, ...]:
             return data, self._scale_inv, None, _COPY_KIND, int(self._fp8_dtype), 0
@@ -298,6 +328,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
     # --- values ---------------------------------------------------------------------------------
 
     def _dequantize_impl(self, dtype: torch.dtype) -> torch.Tensor:
+        self._check_current("dequantize")
         kernel_dtype = dtype if dtype in _DEQUANTIZED_DTYPES else torch.float32
         if self._data is not None:
             source = self._data
