@@ -24,7 +24,8 @@ GROUPS = {
 
 
 def test_every_dense_scenario_is_run():
-    assert sorted({*sum(GROUPS.values(), ()), "checkpoint"}) == sorted(DENSE)
+    elsewhere = {"checkpoint", "tp2_sp_resharded"}
+    assert sorted({*sum(GROUPS.values(), ()), *elsewhere}) == sorted(DENSE)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -44,6 +45,13 @@ def test_training_goes_on_from_a_distributed_checkpoint_to_the_bit(run_python, t
     assert set(report["dense"]["runs"]) == {"native", "te", "bf16", *FP8_RECIPES}
     for label, logs in report["checkpoint"]["runs"].items():
         assert logs == report["dense"]["runs"][label], label
+
+
+def test_training_goes_on_with_other_numbers_of_ranks(run_python):
+    """A checkpoint of two tensor-parallel ranks, on one and on four."""
+    result = run_python("-m", "megatron_client", "tp2_sp_resharded", "--fp8", "delayed")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("resumed on 4") == 3
 
 
 def test_missing_features_are_named(run_python, tmp_path):

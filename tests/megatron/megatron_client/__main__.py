@@ -22,12 +22,12 @@ import importlib.util
 import json
 import math
 import sys
+import tempfile
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import cuda_to_cpu_shim
 from .scenarios import DENSE, FP8_RECIPES, SCENARIOS, Options, Scenario
 
 if TYPE_CHECKING:
@@ -70,6 +70,12 @@ def apart(run: Any, reference: Any, with_norms: bool = True) -> float:
     return max(d if math.isfinite(d) else math.inf for d in differences)  # max skips a NaN
 
 
+def _tolerance(options: Options) -> float:
+    if options.fp8:
+        return FP8_LOSS_TOLERANCE
+    return BF16_TOLERANCE if options.bf16 else FP32_TOLERANCE
+
+
 class Client:
     """Runs scenarios and judges them."""
 
@@ -81,15 +87,39 @@ class Client:
         self.launch: Callable[..., Any] = launch.launch
         self.train = training.train
 
-    def run(self, row: Row, label: str, spec: str, options: Options, ranks: int) -> Any:
-        """The logs of one run, or None where it failed."""
+    def run(
+        self, row: Row, label: str, spec: str, options: Options, ranks: int, *checkpoints: Any
+    ) -> Any:
+        """The logs of one run, or None where it failed; `checkpoints` are further arguments."""
+        timeout = self.settings.timeout
         try:
-            logs = self.launch(self.train, ranks, self.settings.timeout, spec, options)
+            logs = self.launch(self.train, ranks, timeout, spec, options, *checkpoints)
         except self.run_error as error:
             row.fail(f"{label}: {error}")
             row.texts.append(f"{label} FAILED")
             return None
         row.runs[label] = logs
+        return logs
+
+    def _run_te(self, row: Row, label: str, scenario: Scenario, options: Options) -> Any:
+        """A run of TE layers, and the last step on other numbers of ranks from its checkpoint."""
+        if not scenario.resumed_on:
+            return self.run(row, label, "te", options, scenario.ranks)
+        with tempfile.TemporaryDirectory() as folder:
+            logs = self.run(row, label, "te", options, scenario.ranks, folder)
+            for size in scenario.resumed_on if logs else ():
+                resumed_label = f"{label} resumed on {size}"
+                other = replace(options, tp=size, sequence_parallel=size > 1)
+                resumed = self.run(row, resumed_label, "te", other, size, None, folder)
+                if resumed is None:
+                    continue
+                difference = apart(resumed, logs[-1:], with_norms=not options.fp8)
+                tolerance = _tolerance(options)
+                row.texts.append(f"{resumed_label} apart {difference:.1e}")
+                if not difference <= tolerance:
+                    row.fail(
+                        f"{resumed_label} ranks: {difference:.2e} apart; {tolerance:g} allowed"
+                    )
         return logs
 
     def judge(self, name: str, scenario: Scenario) -> Row:
@@ -99,12 +129,12 @@ class Client:
         if scenario.native and self.settings.spec != "te":
             native = self.run(row, "native", "native", scenario.native_run(), scenario.ranks)
         if self.settings.spec != "native":
-            te = self.run(row, "te", "te", scenario.options, scenario.ranks)
+            te = self._run_te(row, "te", scenario, scenario.options)
         for label, logs in (("native", native), ("te", te)):
             if logs:
                 row.texts.append(f"{label} {logs[-1]['loss'][-1]:.4f}")
         if native and te and scenario.is_compared:
-            tolerance = BF16_TOLERANCE if scenario.options.bf16 else FP32_TOLERANCE
+            tolerance = _tolerance(scenario.options)
             difference = apart(te, native)
             row.texts.append(f"apart {difference:.1e} (<= {tolerance:g})")
             if not difference <= tolerance:
@@ -117,11 +147,11 @@ class Client:
         options = replace(scenario.options, bf16=True)
         bf16 = te
         if not scenario.options.bf16:
-            bf16 = self.run(row, "bf16", "te", options, scenario.ranks)
+            bf16 = self._run_te(row, "bf16", scenario, options)
         if bf16 is None:
             return
         for recipe in self.settings.fp8:
-            logs = self.run(row, recipe, "te", replace(options, fp8=recipe), scenario.ranks)
+            logs = self._run_te(row, recipe, scenario, replace(options, fp8=recipe))
             if logs is None:
                 continue
             difference = apart(logs, bf16, with_norms=False)
@@ -191,6 +221,9 @@ def main(arguments: list[str] | None = None) -> int:
     if (name := _missing()) is not None:
         print(f"megatron_client: {name} cannot be imported; it is needed.", file=sys.stderr)
         return 2
+    # Not at the top: Megatron's checkpoints start interpreters that import this file once more.
+    from . import cuda_to_cpu_shim
+
     cuda_to_cpu_shim.install()
     warnings.simplefilter("ignore")
     client = Client(settings)

@@ -86,6 +86,8 @@ class Scenario:
         What differs for them.
     is_compared : bool
         Whether both must give the same losses and gradient norms: not where they draw apart.
+    resumed_on : tuple of int
+        Tensor-parallel sizes on which the last step is taken too, from a checkpoint of the run.
     """
 
     options: Options
@@ -93,6 +95,7 @@ class Scenario:
     native: bool = True
     native_options: dict[str, Any] = field(default_factory=dict)
     is_compared: bool = True
+    resumed_on: tuple[int, ...] = ()
 
     def native_run(self) -> Options:
         """The options of the run with Megatron's native layers."""
@@ -132,6 +135,7 @@ DENSE = {
     "tp2_sp": Scenario(_TP2_SP, ranks=2),
     "tp2_gpu_init": Scenario(replace(_TP2, cpu_init=False), ranks=2, is_compared=False),
     "tp2_sp_checkpoint": Scenario(replace(_TP2_SP, checkpoint=True), ranks=2),
+    "tp2_sp_resharded": Scenario(_TP2_SP, ranks=2, native=False, resumed_on=(1, 4)),
     "fp8_parameters": Scenario(_FP8_PARAMETERS),
     "dp2_fp8_parameters": Scenario(replace(_FP8_PARAMETERS, overlap_grad_reduce=True), ranks=2),
     # Groups of queries, for a bias of 64: Megatron 0.16.1 confuses places in its buffer when it

@@ -36,7 +36,9 @@ StepLog = dict[str, Any]
 """"loss": one per microbatch (last pipeline stage only); "grad_norm": before clipping."""
 
 
-def train(spec: str, options: Options) -> list[StepLog]:
+def train(
+    spec: str, options: Options, save_to: str | None = None, load_from: str | None = None
+) -> list[StepLog]:
     """Train for STEPS steps in a process group that exists.
 
     Parameters
@@ -44,6 +46,10 @@ def train(spec: str, options: Options) -> list[StepLog]:
     spec : str
         "te" or "native": of which layers the model is built.
     options : Options
+    save_to : str, optional
+        Folder for a distributed checkpoint of model and optimizer, made before the last step.
+    load_from : str, optional
+        Folder with such a checkpoint, of any number of ranks: take only the last step, from there.
 
     Returns
     -------
@@ -63,12 +69,17 @@ def train(spec: str, options: Options) -> list[StepLog]:
     torch.manual_seed(7)
     model_parallel_cuda_manual_seed(7, te_rng_tracker=options.te_rng_tracker)
     trainer = _Trainer(spec, options)
+    last = STEPS - 1
     logs = []
-    for i in range(STEPS):
-        if options.checkpoint and i == STEPS - 1:
-            trainer.round_trip()
-        logs.append(trainer.step(i))
-    return logs
+    if load_from is None:
+        logs = [trainer.step(i) for i in range(last)]
+    else:
+        trainer.load(load_from)
+    if save_to is not None:
+        trainer.save(save_to)
+    if options.checkpoint:
+        trainer.round_trip()
+    return [*logs, trainer.step(last)]
 
 
 def _model_config(options: Options) -> TransformerConfig:
@@ -262,25 +273,36 @@ class _Trainer:
         _, norm, _ = self.optimizer.step()
         return {"loss": [r["loss"].item() for r in results], "grad_norm": float(norm)}
 
+    def _state(self, is_loading: bool) -> dict[str, Any]:
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        model = self.net.module.sharded_state_dict(metadata={"dp_cp_group": group})
+        # The copy: the optimizer's function may change what it is given.
+        optimizer = self.optimizer.sharded_state_dict(dict(model), is_loading=is_loading)
+        return {"model": model, "optimizer": optimizer}
+
+    def save(self, folder: str) -> None:
+        """Write a distributed checkpoint of model and optimizer."""
+        dist_checkpointing.save(self._state(is_loading=False), folder)
+
+    def load(self, folder: str) -> None:
+        """Read one, which other numbers of ranks may have written."""
+        state = dist_checkpointing.load(self._state(is_loading=True), folder)
+        self.net.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
     def round_trip(self) -> None:
-        """Save the model, load it into a fresh one; keep the state of the optimizer."""
+        """Save, and load into a model and an optimizer of their own."""
         rank = torch.distributed.get_rank()
         folder = [tempfile.mkdtemp() if rank == 0 else None]
         torch.distributed.broadcast_object_list(folder, 0)
-        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        metadata = {"dp_cp_group": group}
-        state = {"model": self.net.module.sharded_state_dict(metadata=metadata)}
-        dist_checkpointing.save(state, folder[0])
-        net, optimizer = self._build()
-        state = {"model": net.module.sharded_state_dict(metadata=metadata)}
-        net.module.load_state_dict(dist_checkpointing.load(state, folder[0])["model"])
+        self.save(folder[0])
+        before = self.net.module
+        self.net, self.optimizer = self._build()
+        self.load(folder[0])
         torch.distributed.barrier()
         if rank == 0:
             shutil.rmtree(folder[0])
-        pairs = zip(self.net.module.named_parameters(), net.module.parameters(), strict=True)
-        for (name, before), after in pairs:
-            assert torch.equal(before, after), f"{name} came back different"
-        assert set(self.net.module.state_dict()) == set(net.module.state_dict())
-        optimizer.load_state_dict(self.optimizer.state_dict())
-        optimizer.reload_model_params()
-        self.net, self.optimizer = net, optimizer
+        pairs = zip(before.named_parameters(), self.net.module.parameters(), strict=True)
+        for (name, parameter), loaded in pairs:
+            assert torch.equal(parameter, loaded), f"{name} came back different"
+        assert set(before.state_dict()) == set(self.net.module.state_dict())
