@@ -34,7 +34,8 @@ auto naming(const RankGroup& group, const char* collective, const Body& body) {
                               " over the tensor-parallel group of ", group.size(),
                               " ranks failed on rank ", group.rank(), ": ", error.what(),
                               ". Every rank must make the same call with tensors of one shape; "
-                              "look for an error on another rank."));
+                              "look for an error on another rank, or let torch compare the calls: "
+                              "TORCH_DISTRIBUTED_DEBUG=DETAIL."));
   }
 }
 
