@@ -36,7 +36,16 @@ PYTORCH_LAYERS: dict[str, int] = {
     name: layer
     for layer, names in enumerate(
         (
-            ("arguments", "constants", "torch_version", "cpp_extensions", "utils", "nvtx", "jit"),
+            (
+                "arguments",
+                "constants",
+                "torch_version",
+                "rank_errors",
+                "cpp_extensions",
+                "utils",
+                "nvtx",
+                "jit",
+            ),
             ("quantized_tensor", "tensor"),
             (
                 *(

@@ -22,6 +22,7 @@ from transformer_engine.common.recipe import DelayedScaling
 
 from .cpp_extensions import state as tex
 from .distributed import get_distributed_world_size
+from .rank_errors import naming
 
 # Modules whose amaxes are reduced together: process group and text of the region's recipe.
 _Bucket = tuple[Any, str]
@@ -87,7 +88,8 @@ def _agree(group: Any, members: dict[str, Any], layout: _Layout) -> None:
         for name, state in members.items()
     ]
     ranks: list[Any] = [None] * get_distributed_world_size(group)
-    torch.distributed.all_gather_object(ranks, mine, group=group)
+    with naming("autocast", "all-gather of what modules there are", group):
+        torch.distributed.all_gather_object(ranks, mine, group=group)
     layout.sizes, slots_of_ranks = _merge(ranks)
     layout.slots = slots_of_ranks[torch.distributed.get_rank(group)]
     newest: dict[int, _Member] = {}
@@ -160,7 +162,8 @@ def _reduce(
             flags[1 + slot] = is_used
             amaxes[slot] = state.amax_history[0]
     flat = torch.cat([flags, *amaxes])
-    torch.distributed.all_reduce(flat, op=torch.distributed.ReduceOp.MAX, group=group)
+    with naming("autocast", "all-reduce of delayed-scaling amaxes", group):
+        torch.distributed.all_reduce(flat, op=torch.distributed.ReduceOp.MAX, group=group)
     reduced_flags, *reduced = flat.split([1 + count, *layout.sizes])
     outdated, *used_anywhere = (flag > 0 for flag in reduced_flags.tolist())
     if outdated:

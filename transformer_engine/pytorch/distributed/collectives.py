@@ -9,31 +9,16 @@ with `async_op`, a handle whose `wait()` must be called before the result is use
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
 
 from ..arguments import check_flag, check_group, check_tensor
+from ..rank_errors import NamedHandles, naming
 from ..tensor.quantizer import Quantizer
 from ..tensor.storage.quantized_storage import QuantizedTensorStorage
 from .groups import all_gather_single, get_distributed_world_size, reduce_scatter_single
-
-
-class _HandleThen:
-    """A handle that finishes the result after all of the communication."""
-
-    def __init__(self, handles: Sequence[Any], finish: Callable[[], Any]):
-        self._handles = handles
-        self._finish: Callable[[], Any] | None = finish
-
-    def wait(self) -> None:
-        for handle in self._handles:
-            handle.wait()
-        if self._finish is not None:
-            self._finish()
-            self._finish = None
 
 
 def _check(who: str, inp: Any, name: str, group: Any, async_op: Any) -> int:
@@ -102,10 +87,11 @@ def _gather_plain(
         output = inp.new_empty(shape)
     else:
         _check_output("gather_along_first_dim", "output_tensor", output, shape, inp.dtype)
-    handle = all_gather_single(
-        _as_bytes(output.detach()), _as_bytes(inp.contiguous()), group=group, async_op=async_op
-    )
-    return output, handle
+    with naming("gather_along_first_dim", "all-gather", group) as context:
+        handle = all_gather_single(
+            _as_bytes(output.detach()), _as_bytes(inp.contiguous()), group=group, async_op=async_op
+        )
+    return output, NamedHandles([handle], context) if async_op else None
 
 
 def gather_along_first_dim(
@@ -181,7 +167,8 @@ def gather_along_first_dim(
     if external_coalescing:
         return result, None
     if async_op:
-        return result, _HandleThen(handles, finish)
+        context = naming("gather_along_first_dim", "all-gather", process_group)
+        return result, NamedHandles(handles, context, finish)
     finish()
     return result, None
 
@@ -251,10 +238,11 @@ def reduce_scatter_along_first_dim(
     if size == 1:
         output.detach().copy_(plain)
         return output, None
-    handle = reduce_scatter_single(
-        output.detach(), plain.contiguous(), group=tp_group, async_op=async_op
-    )
-    return output, handle
+    with naming(who, "reduce-scatter", tp_group) as context:
+        handle = reduce_scatter_single(
+            output.detach(), plain.contiguous(), group=tp_group, async_op=async_op
+        )
+    return output, NamedHandles([handle], context) if async_op else None
 
 
 def allreduce(
@@ -288,13 +276,14 @@ def allreduce(
     if size == 1:
         return inp, None
     values = inp.detach()
-    if values.is_contiguous():
-        return inp, torch.distributed.all_reduce(values, group=tp_group, async_op=async_op)
     dense = values.contiguous()  # gloo reduces the memory, whatever the strides
-    handle = torch.distributed.all_reduce(dense, group=tp_group, async_op=async_op)
+    finish = None if values.is_contiguous() else lambda: values.copy_(dense)
+    with naming("allreduce", "all-reduce", tp_group) as context:
+        handle = torch.distributed.all_reduce(dense, group=tp_group, async_op=async_op)
     if async_op:
-        return inp, _HandleThen([handle], lambda: values.copy_(dense))
-    values.copy_(dense)
+        return inp, NamedHandles([handle], context, finish)
+    if finish is not None:
+        finish()
     return inp, None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
+from ..rank_errors import naming
 from .groups import all_gather_single, get_distributed_rank, get_distributed_world_size
 
 _ATTRIBUTES = ("tensor_model_parallel", "partition_dim", "partition_stride")
@@ -118,5 +119,6 @@ def gather_split_1d_tensor(
     if size == 1:
         return tensor.reshape(-1).clone()
     gathered = tensor.new_empty(size * tensor.numel())
-    all_gather_single(gathered, tensor.reshape(-1).contiguous(), group=tp_group)
+    with naming("gather_split_1d_tensor", "all-gather", tp_group):
+        all_gather_single(gathered, tensor.reshape(-1).contiguous(), group=tp_group)
     return gathered

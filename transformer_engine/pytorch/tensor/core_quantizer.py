@@ -12,6 +12,7 @@ import torch
 
 from ..arguments import check_flag, check_number
 from ..constants import DType
+from ..rank_errors import naming
 from .quantizer import Quantizer, check_quantizable
 
 FP8_MAX = {DType.kFloat8E4M3: 448.0, DType.kFloat8E5M2: 57344.0}
@@ -73,7 +74,8 @@ def reduce_amax(owner: str, amax: torch.Tensor, group: Any) -> None:
             "all communication; a quantized tensor is required there. Quantize it before, with "
             "with_amax_reduction."
         )
-    torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)
+    with naming(owner, "all-reduce of amaxes", group):
+        torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)
 
 
 def is_common(values: torch.Tensor, group: Any) -> bool:

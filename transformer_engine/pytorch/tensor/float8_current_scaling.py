@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 
 from ..constants import DType
 from ..cpp_extensions import cast as tex
+from ..rank_errors import naming
 from .core_quantizer import (
     FP8_MAX,
     check_amax_epsilon,
@@ -192,7 +193,8 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
         own = shard._scale_inv
         is_zero = own.item() == 1.0 and not shard._data.bitwise_and(0x7F).any()  # scaled by nothing
         common = torch.zeros_like(own) if is_zero else own.clone()
-        torch.distributed.all_reduce(common, op=torch.distributed.ReduceOp.MAX, group=group)
+        with naming("fsdp_pre_all_gather", "all-reduce of scales", group):
+            torch.distributed.all_reduce(common, op=torch.distributed.ReduceOp.MAX, group=group)
         if torch.equal(common, own) or common.item() == 0.0:
             return shard
         quantizer = Float8Quantizer(
