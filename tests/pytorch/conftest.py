@@ -14,12 +14,12 @@ import torch
 
 import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
 from helpers.devices import available_devices
-from helpers.ranks import stop_all
+from helpers.ranks import is_under_torchrun, stop_all
 
 SEED = 1234
-# Two threads, so that the threaded paths run; one in a pytest-xdist worker, where the processes
-# themselves fill the cores.
-NUM_THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+# Two threads, so that the threaded paths run; one in a pytest-xdist worker or under torchrun, where
+# the processes themselves fill the cores.
+NUM_THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ or is_under_torchrun() else 2
 
 # The same examples in every run, and no time limit for one example on a busy machine.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)

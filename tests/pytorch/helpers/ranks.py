@@ -5,8 +5,12 @@
 A test hands over a module-level function `f(rank, *args)`; every rank runs it inside a fresh
 default process group, and the results come back in rank order. An exception on any rank fails the
 test with that rank's traceback.
+
+Under torchrun the processes are there already, and each runs the tests: `f` is called in place, and
+tests for another number of ranks are skipped.
 """
 
+import datetime
 import functools
 import importlib.util
 import inspect
@@ -19,6 +23,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import pytest
 import torch
 
 _TIMEOUT_SECONDS = 120
@@ -123,11 +128,66 @@ class Ranks:
         self._folder.cleanup()
 
 
+class TorchrunRanks:
+    """This process and its peers, as torchrun (one node) started them."""
+
+    def __init__(self) -> None:
+        self.size = int(os.environ["WORLD_SIZE"])
+        self._rank = int(os.environ["RANK"])
+        self._count = 0
+        run = os.environ.get("TORCHELASTIC_RUN_ID", os.environ["MASTER_PORT"])
+        self._store = os.path.join(tempfile.gettempdir(), f"te_ranks_{run}_{os.getppid()}")
+        torch.set_num_threads(1)
+
+    def _start_group(self) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        self._count += 1
+        backend = "gloo"
+        if torch.cuda.is_available() and torch.cuda.device_count() >= self.size:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            backend = "cpu:gloo,cuda:nccl"
+        torch.distributed.init_process_group(
+            backend,
+            init_method=f"file://{self._store}_{self._count}",
+            rank=self._rank,
+            world_size=self.size,
+            timeout=datetime.timedelta(seconds=_TIMEOUT_SECONDS),
+        )
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Results of `function(rank, *args)` on every rank, in rank order."""
+        torch.manual_seed(1234)
+        self._start_group()
+        try:
+            outcome = (True, function(self._rank, *args))
+        except Exception:
+            outcome = (False, traceback.format_exc())
+        outcomes: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(outcomes, outcome)
+        for rank, (succeeded, value) in enumerate(outcomes):
+            if not succeeded:
+                raise AssertionError(f"rank {rank} failed:\n{value}")
+        return [value for _, value in outcomes]
+
+
+def is_under_torchrun() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 _pools: dict[int, Ranks] = {}
+_torchrun_ranks: list[TorchrunRanks] = []
 
 
-def ranks(size: int) -> Ranks:
+def ranks(size: int) -> Ranks | TorchrunRanks:
     """The pool of a size, started when first asked for."""
+    if is_under_torchrun():
+        if not _torchrun_ranks:
+            _torchrun_ranks.append(TorchrunRanks())
+        if _torchrun_ranks[0].size != size:
+            pytest.skip(f"{size} ranks are needed; torchrun started {_torchrun_ranks[0].size}")
+        return _torchrun_ranks[0]
     if size not in _pools or not _pools[size].is_alive:
         _pools[size] = Ranks(size)
     return _pools[size]
