@@ -151,33 +151,6 @@ at::Tensor fprop(const Operand& input, const Operand& weight, const at::Tensor& 
 at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarType dtype,
                  const at::Tensor& addend);
 
-// fprop for a layer whose ranks may each have a part of the sum: y of these sizes, bias included.
-at::Tensor layer_output(const Sharding& sharding, const Operand& input, const Operand& weight,
-                        const at::Tensor& bias, at::ScalarType dtype, at::IntArrayRef sizes);
-
-// dgrad, with the sum over ranks under way where there is one.
-class PendingDgrad {
- public:
-  PendingDgrad() = default;
-  PendingDgrad(at::Tensor gradient) : gradient_(std::move(gradient)) {}  // NOLINT: no sum
-  PendingDgrad(Pending sum, at::Tensor addend, at::ScalarType dtype)
-      : sum_(std::move(sum)), addend_(std::move(addend)), dtype_(dtype) {}
-  at::Tensor wait();
-
- private:
-  at::Tensor gradient_;
-  Pending sum_;
-  at::Tensor addend_;
-  at::ScalarType dtype_ = at::kFloat;
-};
-// Added before rounding when defined: [m, in] of the gradient's rows, or of all ranks' rows.
-struct DgradAddend {
-  at::Tensor tensor;
-  bool is_whole = false;
-};
-PendingDgrad start_dgrad(const Sharding& sharding, const Operand& grad_output,
-                         const Operand& weight, at::ScalarType dtype, const DgradAddend& addend);
-
 // The gradient of an output [..., out] as an operand for dgrad and wgrad, and the bias gradient in
 // the same pass when asked for. A gradient that arrives quantized is used as it is.
 struct GradOutputRequest {
@@ -233,28 +206,6 @@ struct SavedLinear {
   Operand kept_input(torch::autograd::Node* node, const CallState& state,
                      at::ScalarType dtype) const;
 };
-
-// A layer's input as fprop reads it, and what to keep of it for backward.
-struct LayerInput {
-  Operand operand;           // of all rows
-  Operand kept;              // the same, or of this rank's rows
-  bool is_shard = false;     // `kept` is of this rank's rows
-  bool keeps_plain = false;  // backward starts from the tensor before quantization
-  at::Tensor gathered;       // all rows in high precision, where those were gathered
-
-  void save(SavedLinear* saved, const CallState& state, const at::Tensor& original,
-            bool keeps_original) const {
-    saved->save_input(state, kept, original, keeps_original || keeps_plain);
-    saved->is_shard = is_shard;
-  }
-};
-// What a layer reads of its input: the usages of its operand, and its quantizer for this rank's
-// rows. `gathers_plain`: all rows are wanted in high precision, too.
-ShardedCast input_cast(const CallState& state, const LinearSpec& spec, int64_t rows,
-                       bool needs_wgrad, bool gathers_plain);
-// `local`: of this rank's rows, by the quantizer of the cast.
-LayerInput gather_input(const ShardedCast& cast, const CallState& state, const LinearSpec& spec,
-                        Operand local, bool needs_wgrad);
 
 // None or null, True, False; TypeError for what only looks like a flag, such as "False".
 std::optional<bool> read_is_first_microbatch(PyObject* value, const std::string& label);

@@ -56,7 +56,11 @@ struct LinearNode : public torch::autograd::Node {
  private:
   struct Wanted {
     bool input, norm, weight, bias;
+    bool needs_dgrad() const { return input || norm; }
   };
+  // dgrad and wgrad, and what follows from them.
+  void add_product_gradients(const Operand& grad_output, const at::Tensor& grad_layernorm,
+                             const Wanted& wanted, variable_list* result);
   void add_bias_gradients(const at::Tensor& grad_bias, variable_list* result) const;
   void add_weight_gradients(WgradTask task, variable_list* result) const;
   void add_input_gradients(const at::Tensor& grad_input, const Wanted& wanted,
@@ -115,6 +119,36 @@ void LinearNode::add_input_gradients(const at::Tensor& grad_input, const Wanted&
                           input_dtype);
 }
 
+void LinearNode::add_product_gradients(const Operand& grad_output, const at::Tensor& grad_layernorm,
+                                       const Wanted& wanted, variable_list* result) {
+  const LinearSpec& spec = linear->spec();
+  std::optional<PendingOperand> input_gather;
+  if (wanted.weight && linear_saved.is_shard) {
+    input_gather = linear_saved.start_gather(this, state, spec, dtype);
+  }
+  PendingDgrad grad_input;
+  if (wanted.needs_dgrad()) {
+    grad_input =
+        start_dgrad(spec.sharding, grad_output, linear_saved.unpack_weight(this, spec, dtype),
+                    dtype, {.tensor = grad_layernorm, .is_whole = gathers_layernorm_output});
+    if (!spec.sharding.sums_grad_input()) {
+      add_input_gradients(grad_input.wait(), wanted, result);
+    }
+  }
+  if (wanted.weight) {
+    add_weight_gradients({.grad_output = grad_output,
+                          .input = input_gather.has_value()
+                                       ? linear_saved.wgrad_input(input_gather->wait(), state, spec)
+                                       : linear_saved.unpack_input(this, state, spec, dtype),
+                          .weights = linear_saved.targets,
+                          .first_microbatch = first_microbatch},
+                         result);
+  }
+  if (wanted.needs_dgrad() && spec.sharding.sums_grad_input()) {  // ranks added while wgrad ran
+    add_input_gradients(grad_input.wait(), wanted, result);
+  }
+}
+
 variable_list LinearNode::apply(variable_list&& grads) {
   refuse_transformed(name(), grads);
   variable_list result(num_outputs());
@@ -125,13 +159,11 @@ variable_list LinearNode::apply(variable_list&& grads) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const PlainOperators plain;
-    const LinearSpec& spec = linear->spec();
     const size_t weights_end = first_weight() + weight_count;
     Wanted wanted{.input = task_should_compute_output(0),
                   .norm = any_wanted(1, first_weight()),
                   .weight = any_wanted(first_weight(), weights_end),
                   .bias = any_wanted(weights_end, num_outputs())};
-    const bool needs_dgrad = wanted.input || wanted.norm;
     const at::Tensor grad_layernorm =
         grads.size() > 1 ? gradient_matrix(grads[1], dtype) : at::Tensor();
     const auto options = at::TensorOptions().dtype(dtype).device(
@@ -143,38 +175,13 @@ variable_list LinearNode::apply(variable_list&& grads) {
       grad_bias = new_tensor({output_sizes.back()}, biases[0].scalar_type(), biases[0]);
     }
     const Operand grad_output = prepare_grad_output(
-        state, spec, grad,
-        {.dtype = dtype, .usages = {.rowwise = needs_dgrad, .columnwise = wanted.weight}},
+        state, linear->spec(), grad,
+        {.dtype = dtype, .usages = {.rowwise = wanted.needs_dgrad(), .columnwise = wanted.weight}},
         wanted.bias ? &grad_bias : nullptr);
     if (wanted.bias) {
       add_bias_gradients(grad_bias, &result);
     }
-    std::optional<PendingOperand> input_gather;
-    if (wanted.weight && linear_saved.is_shard) {
-      input_gather = linear_saved.start_gather(this, state, spec, dtype);
-    }
-    PendingDgrad grad_input;
-    if (needs_dgrad) {
-      const Operand weight = linear_saved.unpack_weight(this, spec, dtype);
-      grad_input = start_dgrad(spec.sharding, grad_output, weight, dtype,
-                               {.tensor = grad_layernorm, .is_whole = gathers_layernorm_output});
-      if (!spec.sharding.sums_grad_input()) {
-        add_input_gradients(grad_input.wait(), wanted, &result);
-      }
-    }
-    if (wanted.weight) {
-      add_weight_gradients(
-          {.grad_output = grad_output,
-           .input = input_gather.has_value()
-                        ? linear_saved.wgrad_input(input_gather->wait(), state, spec)
-                        : linear_saved.unpack_input(this, state, spec, dtype),
-           .weights = linear_saved.targets,
-           .first_microbatch = first_microbatch},
-          &result);
-    }
-    if (needs_dgrad && spec.sharding.sums_grad_input()) {  // ranks added while wgrad ran
-      add_input_gradients(grad_input.wait(), wanted, &result);
-    }
+    add_product_gradients(grad_output, grad_layernorm, wanted, &result);
     finish_backward(state);
   }
   return once_differentiable(*this, grads, std::move(result));

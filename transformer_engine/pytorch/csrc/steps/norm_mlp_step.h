@@ -13,6 +13,7 @@
 #include "steps/linear_part.h"
 #include "steps/module_step.h"
 #include "steps/norm_part.h"
+#include "steps/sharded_linear.h"
 
 namespace transformer_engine::pytorch {
 
