@@ -64,6 +64,30 @@ def test_results_equal_those_without_recompute(use_reentrant):
 
 
 @MODES
+def test_parameters_and_arguments_that_are_returned_stay_what_they_are(use_reentrant):
+    """A layer with `return_bias` returns its parameter; torch's own recomputation never ends."""
+    block, x = te.Linear(8, 8, device="cpu", return_bias=True), make_input()
+
+    def run(recomputes):
+        x.grad = None
+        block.zero_grad()
+
+        def call(value):
+            return (*block(value), value, None)
+
+        results = checkpoint(call, x, use_reentrant=use_reentrant) if recomputes else call(x)
+        output, bias, argument, nothing = results
+        assert nothing is None
+        (output * bias + argument).square().sum().backward()
+        return [output.detach(), x.grad, block.weight.grad, block.bias.grad]
+
+    expected = [tensor.clone() for tensor in run(recomputes=False)]
+    assert_same(run(recomputes=True), expected)
+    assert block.bias.is_leaf
+    assert block.bias.grad_fn is None
+
+
+@MODES
 @pytest.mark.parametrize("kind", ["bound method", "lambda", "function"])
 def test_plain_callables_work(use_reentrant, kind):
     block, x = Block(), make_input()

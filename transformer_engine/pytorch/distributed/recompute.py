@@ -11,6 +11,7 @@ both modes, sharded saved inputs, and the two flags that other libraries ask for
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -217,7 +218,27 @@ def _reentrant(
             and get_distributed_world_size(options.tp_group) > 1
         ):
             stack.enter_context(_ShardSaved(args[0], options.tp_group).hooks())
-        return torch.utils.checkpoint.checkpoint(run, *args, use_reentrant=True, **torch_options)
+        call = functools.partial(_detached_first_run, run)
+        return torch.utils.checkpoint.checkpoint(call, *args, use_reentrant=True, **torch_options)
+
+
+def _detached_first_run(run: _RunTwice, *args: Any) -> Any:
+    """Call `run`; what the first run returns of tensors that exist already are aliases.
+
+    Torch makes all that is returned results of the checkpoint. A parameter among them, which a
+    layer with `return_bias` returns, would itself become one, and its backward would lead back to
+    the checkpoint without end.
+    """
+    result = run(*args)
+    if torch.is_grad_enabled():  # the second run, whose results are not handed out
+        return result
+
+    def alias(value: Any) -> Any:
+        has_history = isinstance(value, torch.Tensor) and value.requires_grad
+        is_argument = any(value is argument for argument in args)  # which torch looks after
+        return value.detach() if has_history and not is_argument else value
+
+    return tuple(map(alias, result)) if isinstance(result, tuple) else alias(result)
 
 
 def _check_options(function: Any, options: _Options) -> None:
