@@ -15,7 +15,10 @@ pytestmark = pytest.mark.slow
 # Scenarios of a group share one import of Megatron.
 GROUPS = {
     "precision": ("dense", "dense_bf16", "llama", "gpu_init", "dropout"),
-    "memory": ("recompute_full", "recompute_select", "grad_accum_fusion", "te_rng_tracker"),
+    "memory": (
+        *("recompute_full", "recompute_select", "recompute_modules"),
+        *("grad_accum_fusion", "te_rng_tracker"),
+    ),
     "architecture": ("qk_layernorm", "zero_centered", "rope_fusion", "window"),
     "pipeline": ("pp2",),
     "fp8_parameters": ("fp8_parameters", "dp2_fp8_parameters", "tp2_fp8_parameters"),

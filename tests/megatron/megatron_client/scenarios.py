@@ -30,7 +30,7 @@ class Options:
     grad_accum_fusion, qk_layernorm, zero_centered, rope_fusion, te_rng_tracker : bool
         Megatron's options of (nearly) these names.
     recompute : str
-        "full", "selective" or "".
+        "full", "selective" (attention), "modules" (attention and MLP) or "".
     swiglu : bool
         SwiGLU and RMSNorm without biases.
     query_groups, window, experts : int
@@ -122,6 +122,9 @@ DENSE = {
     "dropout": Scenario(_DROPOUT, is_compared=False),
     "recompute_full": Scenario(Options(recompute="full")),
     "recompute_select": Scenario(Options(recompute="selective")),
+    # Without biases: with the release of torch that this was written on, Megatron's own
+    # recomputation of an MLP that returns its bias does not end.
+    "recompute_modules": Scenario(Options(recompute="modules", swiglu=True)),
     "grad_accum_fusion": Scenario(Options(grad_accum_fusion=True)),
     "qk_layernorm": Scenario(Options(qk_layernorm=True)),
     "zero_centered": Scenario(Options(zero_centered=True)),

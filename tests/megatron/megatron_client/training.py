@@ -166,8 +166,9 @@ def _recompute(options: Options) -> dict[str, Any]:
             "recompute_method": "uniform",
             "recompute_num_layers": 1,
         }
-    if options.recompute == "selective":
-        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+    modules = {"": [], "selective": ["core_attn"], "modules": ["core_attn", "mlp"]}
+    if recomputed := modules[options.recompute]:
+        return {"recompute_granularity": "selective", "recompute_modules": recomputed}
     return {}
 
 
