@@ -129,7 +129,8 @@ def make_subject(kind: str, recipe: str = "BF16", module: torch.nn.Module | None
     inputs = tuple(
         torch.randn(TOKENS, 1, *width, dtype=torch.bfloat16).requires_grad_() for _ in range(count)
     )
-    grad = torch.randn(TOKENS, 1, HIDDEN, dtype=torch.bfloat16)
+    with torch.no_grad():
+        grad = torch.randn_like(module(*inputs))
     subject = Subject(module, inputs, grad, None if make_recipe is None else make_recipe())
     for _ in range(3):
         with subject.region():
