@@ -117,14 +117,16 @@ def rounded_again(part, parts):
 
 def train_all(rank, size, mode):
     """Every recipe in one launch; four ranks with fewer rows than FP8 tiles have."""
-    for recipe in ALL_RECIPES if size == 2 else ("none", "delayed", "mxfp8"):
+    for recipe in ALL_RECIPES if size < 4 else ("none", "delayed", "mxfp8"):
         # The columnwise half of the hybrid weights is per-tensor FP8, whose rows are columns.
         for has_quantized_weights in (False, True)[: 1 if recipe in ("none", "hybrid") else 2]:
             train(rank, recipe, has_quantized_weights, mode)
 
 
 @pytest.mark.slow  # may be the first to start the ranks
-@pytest.mark.parametrize(("size", "mode"), [(2, mode) for mode in MODES] + [(4, "reshard")])
+@pytest.mark.parametrize(
+    ("size", "mode"), [(1, "reshard"), (4, "reshard"), *((2, mode) for mode in MODES)]
+)
 def test_ranks_train_as_one_process_with_all_batches(size, mode):
     ranks(size).run(train_all, size, mode)
 

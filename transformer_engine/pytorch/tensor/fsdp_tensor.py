@@ -107,7 +107,10 @@ class FsdpTensor(QuantizedTensor):
         """
         gathered: _Gathered = metadata
         names = gathered.shard.fsdp_buffer_fields(gathered.usages)
-        buffers = dict(zip(names, all_gather_outputs, strict=True))
+        buffers = dict(zip(names, all_gather_outputs, strict=False))
+        if len(buffers) < len(names):  # torch copies the first one only where there is one rank
+            own = gathered.shard.fsdp_extract_buffers(gathered.usages)
+            buffers = {name: buffers.get(name, buffer.clone()) for name, buffer in own.items()}
         fields = gathered.shard.fsdp_assign_gathered(buffers, gathered.usages, gathered.shape)
         fields.update(shape=gathered.shape, dtype=param_dtype)
         if out is None:
