@@ -20,9 +20,8 @@ PARTS = 4  # of a batch, divided among the ranks
 # Recipe, and whether weights are quantized. Scales that depend on how weights are divided, those of
 # whole tensors, are rounded to again when the number of ranks changes.
 CASES = {
-    **{(name, False): True for name in ("none", "delayed", "custom", "current", "block", "mxfp8")},
-    **{("block", True): True, ("mxfp8", True): True},
-    **{("current", True): False, ("nvfp4", True): False},
+    **{(name, False): True for name in ("none", "delayed", "current")},
+    **{("block", True): True, ("mxfp8", True): True, ("current", True): False},
 }
 
 

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """fully_shard (FSDP2) and FullyShardedDataParallel (FSDP1) around modules of every recipe."""
 
+import warnings
+
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as TorchFSDP
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import transformer_engine.pytorch as te
@@ -20,6 +23,7 @@ from helpers.data_parallel import (
 from helpers.formats import E4M3, decode_table, encode_reference
 from helpers.ranks import ranks
 from helpers.tolerances import assert_identical
+from transformer_engine.pytorch import distributed
 
 RATE = 0.05
 # One scale for the whole weight: each rank rounds its rows under their own when it writes them,
@@ -129,6 +133,63 @@ def train_all(rank, size, mode):
 )
 def test_ranks_train_as_one_process_with_all_batches(size, mode):
     ranks(size).run(train_all, size, mode)
+
+
+def train_in_mixed_precision(rank, recipe):
+    """FP32 parameters, computed with in BF16; gradients are summed in FP32."""
+    size = torch.distributed.get_world_size()
+    model = build(recipe, hidden=64)
+    twin = Twin(recipe, build(recipe, hidden=64), size)
+    model.float()
+    mesh = init_device_mesh("cpu", (size,))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for module in (*model, model):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+    output = run(model, recipe, 0, rank)
+    outputs, parts = twin.step(0)
+    assert_identical(output, outputs[rank], "output")
+    for name, p in model.named_parameters():
+        gradient = p.grad.full_tensor()
+        assert gradient.dtype == torch.float32
+        assert_mean(gradient, parts[name], name)
+    assert_same_state(model, twin.model)
+
+
+def train_under_fsdp1(rank, recipe):
+    """Flat shards; the quantized copies of the weights are made from what is gathered."""
+    model = build(recipe, hidden=64)
+    twin = Twin(recipe, build(recipe, hidden=64), 2)
+    wrapped = distributed.FullyShardedDataParallel(
+        model, use_orig_params=True, device_id=torch.device("cpu")
+    )
+    assert all(module.fsdp_group is wrapped.process_group for module in model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=RATE)
+    for step in range(2):
+        output = run(wrapped, recipe, step, rank)
+        outputs, parts = twin.step(step)
+        assert_identical(output, outputs[rank], "output")
+        with TorchFSDP.summon_full_params(wrapped, with_grads=True):
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        for name, gradient in gradients.items():
+            assert_mean(gradient, parts[name], name)
+        assert_same_state(model, twin.model)
+        optimizer.step()
+        optimizer.zero_grad()
+        twin.apply(gradients, RATE)
+
+
+def train_with_every_recipe(rank, how):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for recipe in ALL_RECIPES:
+            how_to = {"mixed": train_in_mixed_precision, "fsdp1": train_under_fsdp1}
+            how_to[how](rank, recipe)
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+@pytest.mark.parametrize("how", ["mixed", "fsdp1"])
+def test_shards_of_other_kinds_train_as_one_process(how):
+    ranks(2).run(train_with_every_recipe, how)
 
 
 def test_columns_of_a_weight_may_come_after_the_forward():

@@ -454,3 +454,38 @@ def test_options_of_another_kind_are_refused(function, options, received, with_g
         pytest.raises(TypeError, match=f"checkpoint: {received}"),
     ):
         checkpoint(function, make_input(), **options)
+
+
+def distribute_under_a_recipe(rank):
+    """Halves of four ranks keep their parts of the first argument, of two modules in a row."""
+    groups = [torch.distributed.new_group([0, 1]), torch.distributed.new_group([2, 3])]
+    recipe = DelayedScaling(amax_history_len=4)
+    torch.manual_seed(3)
+    layers = torch.nn.Sequential(te.LayerNormLinear(16, 16), te.LayerNormMLP(16, 32)).to("cpu")
+    twin = torch.nn.Sequential(te.LayerNormLinear(16, 16), te.LayerNormMLP(16, 32)).to("cpu")
+    twin.load_state_dict(layers.state_dict())
+    for step in range(2):
+        results = []
+        for model, is_distributed in ((layers, True), (twin, False)):
+            x = make_input(step).view(2, 16).detach().requires_grad_()
+            with te.autocast(recipe=recipe):
+                y = x * 1  # not a leaf
+                for layer in model:
+                    y = checkpoint(
+                        layer,
+                        y,
+                        distribute_saved_activations=is_distributed,
+                        tp_group=groups[rank // 2] if is_distributed else None,
+                    )
+            model.zero_grad()
+            y.square().sum().backward()
+            results.append([y.detach(), x.grad, *(p.grad.clone() for p in model.parameters())])
+        assert_same(*results)
+    for layer, other in zip(layers, twin, strict=True):
+        for key, buffers in layer.get_fp8_meta_tensors().items():
+            assert_same(buffers, other.get_fp8_meta_tensors()[key])
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_saved_inputs_are_spread_over_groups_under_a_recipe():
+    ranks(4).run(distribute_under_a_recipe)
