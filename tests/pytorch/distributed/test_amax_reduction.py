@@ -245,6 +245,40 @@ def test_custom_recipes_without_delayed_scaling_do_not_communicate():
     assert ranks(2).run(run_custom_without_delayed) == [True, True]
 
 
+# ---- current scaling and NVFP4 -------------------------------------------------------------------
+
+CURRENT_AMAX = {
+    "current": lambda **options: te.Float8CurrentScalingQuantizer(
+        te.DType.kFloat8E4M3, torch.device("cpu"), **options
+    ),
+    "powers of two": lambda **options: te.Float8CurrentScalingQuantizer(
+        te.DType.kFloat8E4M3, torch.device("cpu"), force_pow_2_scales=True, **options
+    ),
+    "nvfp4": te.NVFP4Quantizer,
+    "nvfp4 tiles": lambda **options: te.NVFP4Quantizer(with_2d_quantization=True, **options),
+}
+
+
+def quantize_within_halves(rank):
+    """Each rank's rows have the values of the whole's, where the group has the whole."""
+    groups = [torch.distributed.new_group([0, 1]), torch.distributed.new_group([2, 3])]
+    whole = random_tensor((128, 32), seed=4) * torch.linspace(1, 40, 128).view(-1, 1)
+    for make in CURRENT_AMAX.values():
+        for group, rows in ((groups[rank // 2], whole.chunk(2)[rank // 2]), (None, whole)):
+            size = torch.distributed.get_world_size(group)
+            reducing = make(with_amax_reduction=True, amax_reduction_group=group)
+            part = reducing(rows.chunk(size)[torch.distributed.get_rank(group)])
+            expected = make()(rows).dequantize().chunk(size)[torch.distributed.get_rank(group)]
+            assert_identical(part.dequantize(), expected)
+            zeros = reducing(torch.zeros(32, 32) if rank % 2 else rows[:32])  # one has nothing
+            assert torch.isfinite(zeros.dequantize()).all()
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_ranks_quantize_their_rows_under_the_amax_of_the_group():
+    ranks(4).run(quantize_within_halves)
+
+
 # ---- ranks that do not fit together --------------------------------------------------------------
 
 
