@@ -186,7 +186,8 @@ def _reduce_bucket(
     layout = _layout_of(bucket, is_forward)
     if not members and not layout.sizes and is_custom:
         return  # a recipe that asks for no delayed scaling
-    used = [any(member is state for state in states) for member in members.values()]
+    of_step = {id(state) for state in states}
+    used = [id(member) in of_step for member in members.values()]
     reduced = _reduce(bucket[0], members, used, layout)
     if reduced is None:
         _agree(bucket[0], members, layout)
