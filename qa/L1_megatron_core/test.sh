@@ -5,8 +5,9 @@
 # Megatron-core trains small GPTs of TE layers, on CPUs over gloo: against its native layers, and
 # under its FP8 options against BF16, one table of all; then host time against its native layers, on
 # one rank and on two. Needs torch and the package: installed, or built in the source tree. Where
-# the interpreter lacks Megatron-core, it is installed in a folder of its own. Arguments go to the client (tests/megatron/megatron_client). Settings: see
-# qa/support.sh; MEGATRON_FP8: the recipes, of delayed, current, mxfp8, none (default: all three).
+# the interpreter lacks Megatron-core, it is installed in a folder of its own. Arguments go to the
+# client (tests/megatron/megatron_client). Settings: see qa/support.sh; MEGATRON_FP8: the recipes, of
+# delayed, current, mxfp8, none (default: all three).
 set -u
 . "$(dirname "$0")/../support.sh"
 

@@ -1,6 +1,6 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A forward of Megatron's TE column layer costs the host no more than one of its native layer."""
+"""The benchmark of Megatron's TE layers runs; its gates are held in qa/L1_megatron_core."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("options", [(), ("--ranks", "2", "--sequence-parallel")])
-def test_column_layers_cost_no_more_than_native_ones(run_python, options):
-    """Ratios of times in one process, taken in turns, so that load does not decide."""
-    arguments = ["--gate", "--rounds", "60", "--calls", "5", *options]
+def test_every_layer_is_timed_in_every_mode(run_python, options):
+    arguments = ["--rounds", "3", "--calls", "2", *options]
     result = run_python("-m", "megatron_client.bench", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     for mode in ("forward", "no_grad", "forward+backward"):
         assert f"[{mode}]" in result.stdout
+    assert result.stdout.count("TEColumnParallelLinear") >= 3
