@@ -96,3 +96,46 @@ def check_layer(rank, size, sequence):
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_layer_of_several_ranks_equals_that_of_one(size, sequence):
     ranks(size).run(check_layer, size, sequence)
+
+
+def fused_rows(name, whole, rank, size, shape):
+    """A rank's rows of a fused projection that is not interleaved: of query, key and value each."""
+    groups = GROUPED["num_gqa_groups"]
+    key = HIDDEN // HEADS * groups
+    rows = [key, key] if "key_value" in name else [HIDDEN, key, key]
+    return torch.cat([part.chunk(size)[rank] for part in whole.split(rows)]).view(shape)
+
+
+GROUPED = {"num_gqa_groups": 4, "fuse_qkv_params": True, "qkv_weight_interleaved": False}
+
+
+def check_drawing(rank, size):
+    for variant in (*VARIANTS, GROUPED, {**GROUPED, "layer_type": "decoder"}):
+        built = []
+        for group in (None, torch.distributed.group.WORLD):
+            torch.manual_seed(3)
+            built.append(
+                te.TransformerLayer(
+                    *(HIDDEN, FFN, HEADS),
+                    tp_group=group,
+                    set_parallel_mode=True,
+                    device="cpu",
+                    **variant,
+                )
+            )
+        single, part = (dict(layer.named_parameters()) for layer in built)
+        is_gated = variant.get("activation") == "swiglu"
+        for name, parameter in part.items():
+            is_fused = "qkv.weight" in name or "key_value.weight" in name
+            if is_fused and variant.get("qkv_weight_interleaved") is False:
+                expected = fused_rows(name, single[name], rank, size, parameter.shape)
+            else:
+                expected = part_of(
+                    name, single[name], parameter.shape, rank, size, is_gated=is_gated
+                )
+            assert torch.equal(parameter, expected), f"{variant} {name}"
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_layers_are_drawn_alike_for_every_number_of_ranks(size):
+    ranks(size).run(check_drawing, size)

@@ -30,6 +30,7 @@ from ..module.layernorm import LayerNorm
 from ..module.layernorm_linear import LayerNormLinear
 from ..module.linear import Linear
 from ..module.rmsnorm import RMSNorm
+from ..module.sharding import init_by_rank
 from ..ops.basic.l2normalization import L2Normalization
 from ..quantization import FP8GlobalStateManager
 from .dot_product_attention.dot_product_attention import DotProductAttention
@@ -372,20 +373,25 @@ class MultiheadAttention(FastCallModule):
         key = self.num_gqa_groups * self.hidden_size_per_attention_head
 
         def parts(**rows: int) -> dict[str, Any]:
-            return {} if self.fuse_qkv_params else {"parameters_split": rows}
+            if not self.fuse_qkv_params:
+                return {"parameters_split": rows}
+            if self.qkv_weight_interleaved or len(rows) == 1 or options["parallel_mode"] is None:
+                return {}
+            init_method = init_by_rank(options["init_method"], list(rows.values()), self.tp_size)
+            return {"init_method": init_method}
 
         def named(child: str) -> dict[str, Any]:
             return {} if self.name is None else {"name": f"{self.name}.{child}"}
 
         def normalized(child: str, rows: int, split: dict[str, Any]) -> None:
             module = LayerNormLinear(
-                hidden_size, rows, **options, **norm, **split, **named(child), return_bias=False
+                hidden_size, rows, **norm, **{**options, **split}, **named(child), return_bias=False
             )
             self.add_module(child, module)
 
         def plain(child: str, rows: int, split: dict[str, Any]) -> None:
             module = Linear(
-                hidden_size, rows, **options, **split, **named(child), return_bias=False
+                hidden_size, rows, **{**options, **split}, **named(child), return_bias=False
             )
             self.add_module(child, module)
 

@@ -17,7 +17,14 @@ import torch
 from ..cpp_extensions import steps
 from ..distributed import get_distributed_rank
 
-__all__ = ["WeightShard", "divide", "native_sharding", "output_shape", "refuse_composed"]
+__all__ = [
+    "WeightShard",
+    "divide",
+    "init_by_rank",
+    "native_sharding",
+    "output_shape",
+    "refuse_composed",
+]
 
 
 def divide(owner: str, name: str, size: int, ranks: int) -> int:
@@ -71,6 +78,24 @@ class WeightShard:
             return whole.view(rows, self.ranks, cols // self.ranks)[:, self.rank]
         parts = whole.view(self.blocks, self.ranks, rows // (self.blocks * self.ranks), cols)
         return parts[:, self.rank]
+
+
+def init_by_rank(
+    init_method: Callable[[torch.Tensor], Any], rows: list[int], ranks: int
+) -> Callable[[torch.Tensor], Any]:
+    """Draw blocks of rows one below the other, then put those of each rank together.
+
+    `WeightShard.draw` takes consecutive rows of what `init_method` fills; a rank needs its part of
+    each block.
+    """
+
+    def draw(weight: torch.Tensor) -> None:
+        init_method(weight)
+        if weight.shape[0] == sum(rows):  # else a rank's part alone, where the group is unknown
+            blocks = [block.chunk(ranks) for block in weight.split(rows)]
+            weight.copy_(torch.cat([parts[rank] for rank in range(ranks) for parts in blocks]))
+
+    return draw
 
 
 def weight_shard(module: Any, dim: int, blocks: int, parallel_mode: str | None) -> Any:
