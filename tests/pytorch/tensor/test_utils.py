@@ -3,6 +3,7 @@
 """Raw buffers and master weights of quantized primary weights."""
 
 import functools
+import math
 
 import pytest
 import torch
@@ -415,6 +416,47 @@ def test_sharded_casts_of_all_other_weights_equal_the_cast_of_the_whole(size):
     for name, *written in zip((*EXCHANGED_WEIGHTS, *ROWWISE_WEIGHTS), *seen, strict=True):
         per_byte = 2 if "nvfp4" in name or "six" in name or name == "hybrid_per_tensor" else 1
         assert sum(written) == BLOCK_SHAPE[0] * BLOCK_SHAPE[1] // per_byte, name
+
+
+# NVFP4 whose rows of bytes end in filled-up blocks, and where the parts of two ranks meet.
+UNEVEN_SHAPES = {(33, 17): 281, (33, 17, 1): 34, (5, 34): 38, (16, 8): 2, (1, 1): 1}
+UNEVEN_NVFP4 = {
+    "tiles": functools.partial(NVFP4Quantizer, with_2d_quantization=True),
+    "tiles_rowwise": functools.partial(NVFP4Quantizer, with_2d_quantization=True, columnwise=False),
+    "blocks": NVFP4Quantizer,
+    "blocks_rowwise": functools.partial(NVFP4Quantizer, columnwise=False),
+}
+
+
+def cast_uneven(rank, size):
+    """Cast NVFP4 weights of uneven widths by parts; every rank must get the cast of the whole."""
+    for shape, cut in UNEVEN_SHAPES.items():
+        start, end = ((0, cut), (cut, math.prod(shape)))[rank] if size == 2 else (0, None)
+        for make in UNEVEN_NVFP4.values():
+            weight = make()(random_tensor(shape, seed=1, dtype=torch.bfloat16))
+            master = wide_tensor(shape, seed=3).view(-1)
+            tensor_utils.quantize_master_weights([weight], [master[start:end]], [start], None)
+            expected = make()(master.view(shape).bfloat16())
+            assert_same_buffers(weight, expected)
+            tensor_utils.post_all_gather_processing([weight])
+            assert_same_operand(weight, expected)
+            shard = torch.zeros(master[start:end].numel() // 2, dtype=torch.uint8)
+            if len(shard):
+                with pytest.raises(ValueError, match="a multiple of 16 columns are required"):
+                    tensor_utils.quantize_master_weights(
+                        [weight], [master[start:end]], [start], None, [shard]
+                    )
+                assert_same_operand(weight, expected)
+    return len(UNEVEN_SHAPES)
+
+
+def test_nvfp4_of_any_width_is_cast_as_by_its_quantizer():
+    assert cast_uneven(0, 1) == len(UNEVEN_SHAPES)
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_sharded_casts_of_nvfp4_of_any_width_equal_the_cast_of_the_whole():
+    assert ranks(2).run(cast_uneven, 2) == [len(UNEVEN_SHAPES)] * 2
 
 
 def test_weights_that_cannot_be_exchanged_are_refused():

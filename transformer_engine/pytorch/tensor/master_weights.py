@@ -466,11 +466,14 @@ def is_cast_by_parts(weight: BlockScaledTensorStorage) -> bool:
 
     Not those of formats that look at all elements of a block or a row (four over six, row scales),
     nor a columnwise copy that is stored transposed: a flat part of the weight is spread over it.
+    Nor NVFP4 whose rows of bytes are filled up to whole blocks: a flat part of the weight is no
+    range of its bytes.
     """
     holds_columnwise = weight._copy(columnwise=True) is not None
     if isinstance(weight, NVFP4TensorStorage):
         quantizer = weight._quantizer
         is_by_maxima = not (quantizer.nvfp4_use_4over6 or quantizer.row_scaled_nvfp4)
+        is_by_maxima = is_by_maxima and matrix_shape(weight._shape)[1] % 16 == 0
         return is_by_maxima and (weight._is_derivable() or not holds_columnwise)
     is_transposed = isinstance(weight, Float8BlockwiseQTensorStorage)
     return not is_transposed or weight._is_derivable() or not holds_columnwise

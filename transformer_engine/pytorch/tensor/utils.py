@@ -110,9 +110,10 @@ def quantize_master_weights(
     model_weights : sequence of QuantizedTensor
         Overwritten where this rank owns them; scales are set on all ranks. Of FP8 blocks and NVFP4
         in square tiles, or without a columnwise copy, the rowwise copy is cast, of MXFP8 both.
-        Other weights (1 x 128 and 1 x 16 blocks with a columnwise copy, four over six, hybrid
-        ones) need all values: the ranks exchange theirs in the model's dtype, and every rank
-        writes all copies. Which copies they hold must be the same on all ranks.
+        Other weights (1 x 128 and 1 x 16 blocks with a columnwise copy, four over six, NVFP4 whose
+        columns are no multiple of 16, hybrid ones) need all values: the ranks exchange theirs in
+        the model's dtype, and every rank writes all copies. Which copies they hold must be the
+        same on all ranks.
     master_weights : sequence of torch.Tensor or None
         This rank's flat part of each; None if it owns nothing of it.
     start_offsets : sequence of int or None
@@ -131,8 +132,9 @@ def quantize_master_weights(
     ------
     ValueError
         If the sequences differ in length, or a part does not fit into its weight, or begins or
-        ends inside a byte of an NVFP4 weight; if the parts of a weight that is exchanged are not
-        all its elements.
+        ends inside a byte of an NVFP4 weight that is not exchanged; if the parts of a weight that
+        is exchanged are not all its elements; for shards of NVFP4 whose columns are no multiple
+        of 16.
     NotImplementedError
         For plain tensors, and for an exchanged weight that is rounded by chance.
     """
