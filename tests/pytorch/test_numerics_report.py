@@ -169,6 +169,44 @@ def test_formats_say_blocks_and_modes_per_product():
     assert rows["fprop", "input"] == "NVFP4/16+rows" and rows["wgrad", "input"] == "NVFP4/16"
 
 
+def test_formats_name_four_over_six_where_it_is():
+    options = {"disable_rht": True, "disable_stochastic_rounding": True}
+    for tensors, expected in {
+        "weights": ("NVFP4/16", "NVFP4/16x16+4over6"),
+        "activations": ("NVFP4/16+4over6", "NVFP4/16x16"),
+        "all": ("NVFP4/16+4over6", "NVFP4/16x16+4over6"),
+    }.items():
+        recipe = NVFP4BlockScaling(nvfp4_4over6=tensors, **options)
+        found = formats_of(recipe)
+        assert (found["fprop", "input"], found["fprop", "weight"]) == expected
+        assert (found["wgrad", "input"], found["dgrad", "weight"]) == expected
+        assert found["dgrad", "grad_output"] == found["wgrad", "grad_output"] == "NVFP4/16"
+        with te.quantized_model_init(recipe=recipe):
+            layer = te.Linear(32, 40)
+        report = te.numerics_report(layer, draw(32, 32), recipe=recipe)
+        weights = {row.format for row in report.rows if row.operand == "weight"}
+        assert weights == {expected[1]}
+    rows = formats_of(NVFP4BlockScaling(nvfp4_4over6="all", row_scaled_activation=True, **options))
+    assert rows["fprop", "input"] == "NVFP4/16+rows+4over6"
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("share", ["one", "all"])
+def test_nan_shows_as_nan_in_both_errors(recipe, share):
+    layer, x = te.Linear(32, 40), draw(32, 32)
+    x[(0, 0) if share == "one" else ...] = math.nan
+    report = te.numerics_report(layer, x, recipe=recipe)
+    inputs = [row for row in report.rows if row.operand == "input"]
+    assert len(inputs) == 2 and all(math.isnan(row.snr_db) for row in inputs)
+    assert all(math.isfinite(row.snr_db) for row in report.rows if row.operand == "weight")
+    for error in report.errors:
+        assert math.isnan(error.relative_error) == math.isnan(error.snr_db)
+        if error.tensor in ("output", "grad weight"):
+            assert math.isnan(error.snr_db)
+    lines = str(report).split("\n\n")[2].splitlines()[2:]
+    assert all(line.split()[-2:] == ["nan", "nan"] for line in lines if "output" in line)
+
+
 def test_saturation_under_an_outgrown_scale_is_seen():
     layer, recipe = te.Linear(16, 16), DelayedScaling(amax_history_len=1)
     x = draw(64, 16)

@@ -18,6 +18,7 @@ from transformer_engine.pytorch.cpp_extensions import cast as tex
 from transformer_engine.pytorch.numerics.statistics import (
     CopyStatistics,
     copy_statistics,
+    error_of,
     signal_to_noise_db,
 )
 
@@ -170,10 +171,21 @@ def test_empty_tensors_have_no_error(core, shape):
         assert found.snr_db == math.inf and scales_of(found) == (None, None)
 
 
-def test_the_ratio_is_over_finite_values():
-    x = torch.tensor([3.0, 4.0, float("inf"), float("nan")])
-    y = torch.tensor([3.0, 3.0, 448.0, 0.0])
-    assert signal_to_noise_db(x, y) == pytest.approx(10 * math.log10(25))
-    assert signal_to_noise_db(x, x) == math.inf
-    assert signal_to_noise_db(x, torch.full((4,), math.inf)) == -math.inf
-    assert math.isnan(signal_to_noise_db(torch.zeros(2), torch.ones(2)))
+def test_the_error_is_over_finite_values():
+    x = torch.tensor([3.0, 4.0, float("inf")])
+    y = torch.tensor([3.0, 3.0, 448.0])
+    assert error_of(x, y) == pytest.approx((0.2, 10 * math.log10(25)))
+    assert error_of(x, x) == (0.0, math.inf)
+    assert error_of(x, torch.full((3,), math.inf)) == (math.inf, -math.inf)
+    assert error_of(torch.zeros(2), torch.ones(2)) == (math.inf, -math.inf)
+    assert error_of(torch.zeros(2), torch.zeros(2)) == (0.0, math.inf)
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_a_nan_anywhere_makes_both_errors_nan(position):
+    x = torch.tensor([3.0, 4.0, float("inf")])
+    spoilt = x.clone()
+    spoilt[position] = math.nan
+    for source, other in ((x, spoilt), (spoilt, x), (spoilt, spoilt)):
+        assert all(math.isnan(value) for value in error_of(source, other))
+    assert math.isnan(signal_to_noise_db(spoilt, x))

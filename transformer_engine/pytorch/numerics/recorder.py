@@ -130,8 +130,24 @@ def _independent(quantizer: Quantizer) -> Quantizer:
 
 def _mode(quantizer: Quantizer, is_columnwise: bool) -> str:
     """What the bytes of a copy do not show."""
-    is_stochastic = getattr(_half(quantizer, is_columnwise), "stochastic_rounding", False)
-    return "+SR" if is_stochastic else ""
+    half = _half(quantizer, is_columnwise)
+    modes = {"nvfp4_use_4over6": "+4over6", "stochastic_rounding": "+SR"}
+    return "".join(text for name, text in modes.items() if getattr(half, name, False))
+
+
+def _with_modes(
+    quantizer: Quantizer | None, found: tuple[CopyStatistics | None, CopyStatistics | None]
+) -> tuple[CopyStatistics | None, CopyStatistics | None]:
+    """(rowwise, columnwise) measures whose formats name the modes of the quantizer too."""
+    if quantizer is None:
+        return found
+    rowwise, columnwise = (
+        None
+        if measures is None
+        else replace(measures, format=measures.format + _mode(quantizer, is_columnwise))
+        for is_columnwise, measures in zip((False, True), found, strict=True)
+    )
+    return rowwise, columnwise
 
 
 def _quantizers_for(module: TransformerEngineBaseModule, recipe: Recipe) -> list[list[Quantizer]]:
@@ -161,6 +177,13 @@ def _quantizers_for(module: TransformerEngineBaseModule, recipe: Recipe) -> list
 
 def _weight_names(module: TransformerEngineBaseModule) -> list[str]:
     return [n for n, how in module.param_init_meta.items() if how.fp8_meta_index is not None]
+
+
+def _given_statistics(
+    given: QuantizedTensor,
+) -> tuple[CopyStatistics | None, CopyStatistics | None]:
+    """(rowwise, columnwise) measures of a tensor that comes quantized."""
+    return _with_modes(given._quantizer, statistics_of(given, None, given.shape))
 
 
 def floating_tensors(values: Any) -> list[torch.Tensor]:
@@ -252,14 +275,12 @@ class Recorder:
             call = self._latest.get(id(module))
             if call is not None:
                 found = statistics_of(quantized, tensor, tensor.shape)
-                wanted = (usages["rowwise"], usages["columnwise"])
-                rowwise, columnwise = (
-                    replace(measures, format=measures.format + _mode(quantizer, is_columnwise))
-                    if measures is not None and wanted[is_columnwise]
-                    else None
-                    for is_columnwise, measures in enumerate(found)
+                rowwise, columnwise = _with_modes(quantizer, found)
+                used = (
+                    rowwise if usages["rowwise"] else None,
+                    columnwise if usages["columnwise"] else None,
                 )
-                call.add(gemm, operand, (rowwise, columnwise))
+                call.add(gemm, operand, used)
 
         return _RecordingQuantizer(quantizer, record)
 
@@ -308,13 +329,12 @@ class Recorder:
         module = call.module
         given = args[0] if args else kwargs.get("inp")
         if isinstance(given, QuantizedTensor):
-            call.add(0, "input", statistics_of(given, None, given.shape))
+            call.add(0, "input", _given_statistics(given))
         for name in _weight_names(module):
             weight = module._parameters.get(name)
             if isinstance(weight, QuantizedTensor):
                 slot = module.param_init_meta[name].fp8_meta_index or 0
-                found = statistics_of(weight, None, weight.shape)
-                call.add(slot // SLOTS_PER_GEMM["forward"], "weight", found)
+                call.add(slot // SLOTS_PER_GEMM["forward"], "weight", _given_statistics(weight))
 
     def _alias_weights(self, call: Call) -> None:
         module = call.module

@@ -11,7 +11,7 @@ import torch
 
 from .recorder import Call, floating_tensors, plain_copy
 from .results import LayerError
-from .statistics import signal_to_noise_db
+from .statistics import error_of
 
 __all__ = ["errors_of"]
 
@@ -54,12 +54,8 @@ def _reference_of(call: Call) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _error(call: Call, tensor: str, result: torch.Tensor, reference: torch.Tensor) -> LayerError:
-    wide, exact = result.double(), reference.double()
-    difference, size = (wide - exact).norm().item(), exact.norm().item()
-    relative = difference / size if size else (0.0 if difference == 0 else float("inf"))
-    shape = tuple(result.shape)
-    ratio = signal_to_noise_db(exact, wide)
-    return LayerError(call.name, call.number, tensor, shape, relative, ratio)
+    measures = error_of(reference, result)
+    return LayerError(call.name, call.number, tensor, tuple(result.shape), *measures)
 
 
 def errors_of(call: Call) -> list[LayerError]:

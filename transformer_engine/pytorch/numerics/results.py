@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -27,8 +28,8 @@ class OperandRow:
     format : str
         Elements, size of the blocks that share a scale, and modes: ``E4M3/tensor``,
         ``E4M3/1x128``, ``MXFP8-E4M3/32``, ``NVFP4/16x16``, ``NVFP4/16+RHT+SR`` (Hadamard
-        transform, stochastic rounding), ``NVFP4/16+rows`` (an amax per row); a dtype where nothing
-        was quantized.
+        transform, stochastic rounding), ``NVFP4/16+rows`` (an amax per row), ``NVFP4/16+4over6``
+        (blocks whose amax may become 4); a dtype where nothing was quantized.
     shape : tuple of int
         As a matrix: the product of the leading sizes, and the last one.
     amax : float
@@ -40,8 +41,9 @@ class OperandRow:
     flushed : float or None
         Share of values that were not 0 and now stand for 0.
     snr_db : float or None
-        Signal-to-noise ratio, ``10 log10(sum x^2 / sum (x - x')^2)``. None, as the two shares,
-        for a tensor that was quantized before: what it was made from is not known.
+        Signal-to-noise ratio, ``10 log10(sum x^2 / sum (x - x')^2)`` over the finite x; NaN where
+        the tensor or the copy has one. None, as the two shares, for a tensor that was quantized
+        before: what it was made from is not known.
     """
 
     module: str
@@ -70,9 +72,10 @@ class LayerError:
         ``"output"``, ``"grad_input"``, or ``"grad "`` and the name of a weight.
     shape : tuple of int
     relative_error : float
-        ``norm(result - reference) / norm(reference)``; 0 where both are 0.
+        ``norm(result - reference) / norm(reference)`` over the finite elements of the reference; 0
+        where both are 0, NaN where either has a NaN.
     snr_db : float
-        The same in decibels.
+        The same in decibels: inf without error, NaN where the relative error is.
     """
 
     module: str
@@ -130,7 +133,9 @@ def _range(row: OperandRow) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
+    if value is None:
+        return "-"
+    return "nan" if math.isnan(value) else f"{100 * value:.2f} %"
 
 
 def _ratio(value: float | None) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "CopyStatistics",
     "copy_statistics",
     "copy_values",
+    "error_of",
     "hadamard_transformed",
     "signal_to_noise_db",
     "statistics_of",
@@ -74,19 +75,29 @@ class CopyStatistics:
     snr_db: float | None
 
 
-def signal_to_noise_db(exact: torch.Tensor, other: torch.Tensor) -> float:
-    """10 log10(sum x^2 / sum (x - x')^2) over the finite x: inf without error, -inf for an
-    infinite one, NaN where all x are 0 and some x' are not.
+def error_of(exact: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
+    """(relative error, the same in decibels): sqrt(sum (x - x')^2 / sum x^2) over the finite x,
+    and 10 log10(sum x^2 / sum (x - x')^2).
+
+    Without error 0 and inf; inf and -inf for an infinite one, and where all x are 0 and some x' are
+    not. Both are NaN if an x or an x' is: nothing is known of a sum that leaves it out.
     """
     exact, other = exact.double(), other.double()
+    if exact.isnan().any() or other.isnan().any():
+        return math.nan, math.nan
     is_finite = exact.isfinite()
     signal = exact.where(is_finite, 0.0).square().sum().item()
     noise = (exact - other).where(is_finite, 0.0).square().sum().item()
     if noise == 0:
-        return math.inf
-    if not math.isfinite(noise):
-        return -math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else math.nan
+        return 0.0, math.inf
+    if not math.isfinite(noise) or signal == 0:
+        return math.inf, -math.inf
+    return math.sqrt(noise / signal), 10 * math.log10(signal / noise)
+
+
+def signal_to_noise_db(exact: torch.Tensor, other: torch.Tensor) -> float:
+    """The error in decibels: the second number of `error_of`."""
+    return error_of(exact, other)[1]
 
 
 def hadamard_transformed(matrix: torch.Tensor) -> torch.Tensor:
