@@ -233,6 +233,42 @@ def _cells(line: str) -> list[str]:
     return re.split(r"  +", line.strip())
 
 
+NUMBER = re.compile(r"(?<!\S)-?[0-9][0-9.]*(?:e[+-]?[0-9]+)?(?!\S)")
+
+
+def last_digit(text: str) -> float:
+    digits, _, exponent = text.partition("e")
+    return 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+
+
+def assert_same_number(printed: str, shown: str) -> None:
+    """To one unit of the last digit, and one BF16 step: sums of other CPUs run in another order."""
+    unit = min(last_digit(printed), last_digit(shown))  # zeros at the end are not printed
+    slack = 1.001 * unit + 2.0**-8 * abs(float(shown))
+    assert abs(float(printed) - float(shown)) <= slack, f"{printed} is printed, {shown} shown"
+
+
+def assert_same_numbers(printed: str, shown: str) -> None:
+    for new, old in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
+        assert_same_number(new, old)
+
+
+def test_a_number_of_another_report_is_found():
+    line = "fc1  48x256  9.72e-06  6.18e+05 .. 6.29e+06     0.00 %   9.55 %    17.3"
+    assert len(NUMBER.findall(line)) == 6
+    assert_same_numbers(line, line.replace("17.3", "17.4"))
+    for old, new in {
+        "9.72e-06": "9e-06",
+        "6.18e+05": "6.67e+05",
+        "6.29e+06": "5.74e+06",
+        "0.00": "0.02",
+        "9.55": "8.98",
+        "17.3": "17.6",
+    }.items():
+        with pytest.raises(AssertionError, match="is printed"):
+            assert_same_numbers(line, line.replace(old, new))
+
+
 @pytest.mark.slow
 def test_the_sample_report_is_what_the_code_prints(tmp_path):
     part = section("What a recipe does to your model")
@@ -245,6 +281,7 @@ def test_the_sample_report_is_what_the_code_prints(tmp_path):
     assert printed.splitlines()[0] == shown.splitlines()[0]
     assert structure(printed) == structure(shown)
     assert len(structure(shown)) > 18
+    assert_same_numbers(printed, shown)
 
 
 def test_the_margin_of_mxfp8_changes_nothing():
