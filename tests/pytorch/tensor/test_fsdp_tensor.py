@@ -250,6 +250,56 @@ def test_parts_of_whole_blocks_and_zeros_stay_quantized(name):
     assert_held_buffers_equal(target, parts[1])
 
 
+def pair(rowwise, columnwise):
+    return HybridQuantizer(rowwise_quantizer=rowwise, columnwise_quantizer=columnwise)
+
+
+PARTED = {
+    "tiles": MAKERS["tiles"],
+    "nvfp4": MAKERS["nvfp4"],
+    "mxfp8": mxfp8_quantizer,
+    "hybrid": hybrid,
+    "hybrid_nvfp4": lambda: pair(MAKERS["nvfp4"](), mxfp8_quantizer()),
+    "hybrid_current": lambda: pair(current_quantizer(), mxfp8_quantizer()),
+    "hybrid_identity": lambda: pair(IdentityQuantizer(), mxfp8_quantizer()),
+}
+
+
+def bytes_of(tensor):
+    return {k: b.clone() for k, b in tensor._buffers().items() if b is not None}
+
+
+@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize("size", [128, 32])
+def test_a_write_to_a_part_leaves_the_other_parts_as_they_were(name, size):
+    tensor = PARTED[name]()(random_tensor(SHAPE))
+    if name in ("tiles", "hybrid"):
+        size = 128  # of which less are no whole blocks
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = tensor.split(size)
+    assert {type(part) for part in parts} == {type(tensor)}
+    others, whole = [bytes_of(part) for part in parts[1:]], bytes_of(tensor)
+    parts[0].quantize_(random_tensor((size, SHAPE[1]), seed=5) * 64)
+    parts[0].zero_()
+    assert not parts[0].dequantize().any()
+    for part, before in zip(parts[1:], others, strict=True):
+        assert_held_buffers_equal(part, SimpleNamespace(_buffers=lambda held=before: held))
+    if name == "mxfp8" and size == 128:  # which shares data and scales
+        assert not tensor.dequantize()[:size].any()
+    else:
+        assert_held_buffers_equal(tensor, SimpleNamespace(_buffers=lambda: whole))
+
+
+@ALL
+def test_a_write_to_the_gathered_tensor_leaves_the_shards_as_they_were(make):
+    _, parts = shards_of(make, random_tensor(SHAPE))
+    before = [bytes_of(part) for part in parts]
+    gather(parts, None)[0].quantize_(random_tensor(SHAPE, seed=6) * 64)
+    for part, held in zip(parts, before, strict=True):
+        assert_held_buffers_equal(part, SimpleNamespace(_buffers=lambda held=held: held))
+
+
 @pytest.mark.parametrize("name", ["tiles", "nvfp4"])
 def test_parts_that_are_copies_or_no_blocks_say_so(name):
     tensor = MAKERS[name]()(random_tensor(SHAPE))

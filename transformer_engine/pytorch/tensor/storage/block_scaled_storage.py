@@ -464,13 +464,16 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
     def fsdp_assign_gathered(
         self, gathered: dict[str, torch.Tensor], usages: dict[str, bool], shape: torch.Size
     ) -> dict[str, Any]:
-        """Metadata of the whole, of a shape, around gathered buffers; padding is put back."""
+        """Metadata of the whole, of a shape, around gathered buffers; padding is put back.
+
+        An amax is copied: a write to the whole must not change what this tensor's bytes mean.
+        """
         metadata = self.get_metadata()
         for columnwise, names in enumerate(self._copy_fields):
             is_held = names[0] in gathered
             for name in names:
-                if not is_held:
-                    metadata[self._buffer_keywords[name]] = None
+                own = getattr(self, name) if is_held and name not in gathered else None
+                metadata[self._buffer_keywords[name]] = None if own is None else own.clone()
             if is_held:
                 data, scales = gathered[names[0]], gathered[names[1]]
                 layout = copy_layout(self._copy_format(bool(columnwise)), bool(columnwise), shape)

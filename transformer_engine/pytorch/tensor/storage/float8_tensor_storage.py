@@ -288,8 +288,10 @@ class Float8TensorStorage(QuantizedTensorStorage):
     def fsdp_assign_gathered(
         self, gathered: dict[str, torch.Tensor], usages: dict[str, bool], shape: torch.Size
     ) -> dict[str, Any]:
-        data = gathered["_data"].view(shape)
-        return {**self.get_metadata(), "data": data, "data_transpose": None}
+        """Metadata of the whole, of a shape, with a scale of its own."""
+        data, scale_inv = gathered["_data"].view(shape), self._scale_inv.clone()
+        own = {"data": data, "data_transpose": None, "fp8_scale_inv": scale_inv}
+        return {**self.get_metadata(), **own}
 
     def _native_operand(self) -> tuple[Any, Any]:
         """(rowwise, columnwise) as native steps read them; one copy serves all products."""
