@@ -193,6 +193,42 @@ def test_bytes_and_transposes_of_aliases_are_of_the_same_values(make, kept, kind
     assert_identical(left.dequantize(), tensor.dequantize())
 
 
+COPIES = {
+    "clone": lambda tensor: tensor.clone(),
+    "deepcopy": copy.deepcopy,
+    "to": lambda tensor: tensor.to(copy=True),
+    "file": lambda tensor: torch.load(saved(tensor), weights_only=False),
+    "empty_like": torch.empty_like,
+    "storage": lambda tensor: te.Float8Tensor.make_like(
+        te.tensor.Float8TensorStorage(**tensor.clone().get_metadata())
+    ),
+    "buffers": lambda tensor: te.Float8Tensor.make_like(
+        tensor,
+        data=tensor._data.clone(),
+        data_transpose=tensor._transpose.clone(),
+    ),
+}
+
+
+@formats(FLOAT8)
+@KEPT
+@pytest.mark.parametrize("kind", COPIES)
+def test_every_float8_tensor_knows_what_its_copies_hold(make, kept, kind):
+    tensor = COPIES[kind](make()(random_tensor(SHAPE)))
+    tensor._quantizer = tensor._quantizer or make()  # unpickled without
+    tensor.update_usage(columnwise_usage=True)
+    tensor = tensor.detach()
+    left = tensor.detach()
+    left.update_usage(**{f"{kept}_usage": False})
+    values = write(alias_of(tensor, kept))
+    for stale in (left, tensor) if kept == "columnwise" else (left,):
+        with pytest.raises(RuntimeError, match=f"the {OTHER[kept]} copy is older"):
+            stale.dequantize()
+    if kept == "rowwise":  # a transpose beside newer bytes is made again
+        tensor.update_usage(columnwise_usage=True)
+        assert_same_buffers(tensor.clone(), make()(values))
+
+
 @formats(FLOAT8)
 def test_parts_of_float8_tensors_are_writes_to_the_bytes(make):
     tensor = make()(random_tensor(SHAPE))

@@ -24,6 +24,7 @@ from .write_tracking import (
     share_state,
     stale_copy,
     stale_error,
+    track_copies,
     version_of,
 )
 
@@ -129,6 +130,11 @@ class Float8TensorStorage(QuantizedTensorStorage):
         self._fp8_dtype = DType.cast(fp8_dtype)
         self._quantizer = quantizer
         self._whole = None
+        track_copies(data, data_transpose)
+        is_unmarked = data_transpose is not None and not hasattr(data_transpose, "_data_version")
+        if data is not None and is_unmarked:
+            # A constructor's buffers agree, unless they are known from another tensor.
+            data_transpose._data_version = version_of(data)  # type: ignore[union-attr]
 
     def __repr__(self) -> str:
         return (
