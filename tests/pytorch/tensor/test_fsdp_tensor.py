@@ -198,13 +198,13 @@ def train_under_fully_shard(rank):
     mesh = init_device_mesh("cpu", (2,))
     inputs = [random_tensor((8, 64), seed=2 + i) for i in range(2)]
     x, rate = inputs[rank], 20.0
-    for make in (current_quantizer, mxfp8_quantizer):
+    for make in (current_quantizer, mxfp8_quantizer, hybrid):
         weight = make()(random_tensor((256, 64)) * 0.1)
         plain = weight.dequantize().requires_grad_()
         losses = [(each @ plain.t()).square().mean() for each in inputs]
         (sum(losses) / 2).backward()
         model = Scaled(weight)
-        fully_shard(model, mesh=mesh)
+        fully_shard(model, mesh=mesh, reshard_after_forward=True)
         assert type(model.weight._local_tensor) is type(weight)
         optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         y = model(x)
@@ -298,6 +298,19 @@ def test_a_write_to_the_gathered_tensor_leaves_the_shards_as_they_were(make):
     gather(parts, None)[0].quantize_(random_tensor(SHAPE, seed=6) * 64)
     for part, held in zip(parts, before, strict=True):
         assert_held_buffers_equal(part, SimpleNamespace(_buffers=lambda held=held: held))
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_every_pass_gathers_into_the_memory_of_the_first(name):
+    part = PARTED[name]()(random_tensor((128, SHAPE[1])))
+    sizes = {
+        tuple(
+            (buffer.dtype, buffer.numel())
+            for buffer in part.fsdp_pre_all_gather(None, SHAPE, None, module, None)[0]
+        )
+        for module in (passes(), passes(is_backward=True))
+    }
+    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize("name", ["tiles", "nvfp4"])

@@ -8,7 +8,9 @@ import pickle
 
 import pytest
 import torch
+from torch.distributed import checkpoint
 
+import transformer_engine.pytorch as te
 from helpers.generators import random_tensor
 from helpers.quantizers import (
     USAGES,
@@ -215,6 +217,39 @@ def test_equal_halves_are_copied_as_bytes(pair):
     if pair is not PAIRS["nvfp4_mxfp8"]:
         dst.copy_(other)
         assert_same_buffers(dst, make_quantizer(pair)(other.dequantize()))
+
+
+@ALL
+def test_a_copy_from_the_same_data_changes_nothing(pair):
+    tensor = make_tensor(pair)
+    before = tensor.clone()
+    for source in (tensor, tensor.detach(), torch.nn.Parameter(tensor).detach()):
+        tensor.copy_(source)
+        tensor.copy_from_storage(source)
+        tensor._native_operand()
+        source._native_operand()
+        assert_same_buffers(tensor.clone(), before)
+
+
+@pytest.mark.parametrize("pair", ["mxfp8_blocks", "mxfp8_mxfp8", "tiles_mxfp8"])
+def test_distributed_checkpoints_load_into_layers(pair, tmp_path):
+    makers = {"mxfp8": mxfp8_quantizer, "blocks": lambda: block_quantizer(dim=1)}
+    makers["tiles"] = block_quantizer
+    rowwise, columnwise = (makers[name] for name in pair.split("_"))
+    recipe = CustomRecipe(qfactory=lambda _: make_quantizer(lambda: (rowwise(), columnwise())))
+    layers = []
+    for _ in range(2):
+        with te.quantized_model_init(recipe=recipe):
+            layers.append(te.Linear(64, 32, bias=False, device="cpu"))
+    saved, target = layers
+    checkpoint.save(saved.state_dict(), checkpoint_id=tmp_path)
+    state = target.state_dict()
+    checkpoint.load(state, checkpoint_id=tmp_path)
+    target.load_state_dict(state)  # on the same data: the way of torch's guide
+    assert_same_buffers(target.weight, saved.weight)
+    x = random_tensor((32, 64))
+    with te.autocast(recipe=recipe):
+        assert_identical(target(x), saved(x))
 
 
 @ALL

@@ -39,6 +39,23 @@ def _wanted_usages(module: Any) -> dict[str, bool]:
     return {"rowwise": not is_backward, "columnwise": is_backward}
 
 
+def _usages_to_gather(shard: Any, wanted: dict[str, bool]) -> dict[str, bool]:
+    """Those of the wanted copies that are held; all that are held if that is none.
+
+    All, too, where the copies have buffers of different sizes: torch keeps the memory of the first
+    gather for the later ones.
+    """
+    held: dict[str, bool] = shard.get_usages()
+    usages = {name: held[name] and wanted[name] for name in held}
+    if usages == held or not any(usages.values()):
+        return held
+    forms = set()
+    for name in held:
+        buffers = shard.fsdp_extract_buffers({other: other == name for other in held})
+        forms.add(tuple((buffer.dtype, buffer.numel()) for buffer in buffers.values()))
+    return usages if len(forms) == 1 else held
+
+
 class FsdpTensor(QuantizedTensor):
     """A quantized tensor whose rows can be gathered."""
 
@@ -72,10 +89,7 @@ class FsdpTensor(QuantizedTensor):
         """
         del contiguous_orig_stride, mp_policy
         shard = self._fsdp_shard(mesh)
-        held, wanted = shard.get_usages(), _wanted_usages(module)
-        usages = {name: held[name] and wanted[name] for name in held}
-        if not any(usages.values()):
-            usages = held
+        usages = _usages_to_gather(shard, _wanted_usages(module))
         buffers = shard.fsdp_extract_buffers(usages)
         return tuple(buffers.values()), _Gathered(shard, usages, torch.Size(orig_size))
 

@@ -212,8 +212,11 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         self._check_copyable(src, "copy_from_storage")
         src._check_current("copy_from_storage")  # type: ignore[attr-defined]  # just checked
         other = dict(src._halves())  # type: ignore[attr-defined]  # just checked
+        # All bytes first: of a source on the same data, a half alone would look older.
         for keyword, half in self._halves():
-            half.copy_from_storage(other[keyword])
+            half._copy_buffers(other[keyword])
+        for _, half in self._halves():
+            half._after_bytes_written()
         self._after_bytes_written()
 
     def _check_copyable(self, src: QuantizedTensorStorage, method: str) -> None:

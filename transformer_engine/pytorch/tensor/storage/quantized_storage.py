@@ -192,12 +192,16 @@ class QuantizedTensorStorage:
             If they differ in class, shape, settings, or in which buffers they hold.
         """
         self._check_copyable(src, "copy_from_storage")
+        self._copy_buffers(src)
+        self._after_bytes_written()
+
+    def _copy_buffers(self, src: QuantizedTensorStorage) -> None:
+        """The bytes of a source that fits, before anyone is told."""
         other = src._buffers()
         for name, buffer in self._buffers().items():
             source = other[name]
             if buffer is not None and source is not None:
                 buffer.copy_(source)
-        self._after_bytes_written()
 
     def _check_copyable(self, src: QuantizedTensorStorage, method: str) -> None:
         """Refuse a source whose buffers do not fit."""
