@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import operator
 import pickle
 import re
 import traceback
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -102,11 +105,13 @@ def test_what_is_missing_raises_not_implemented_error(name, two_ranks):
 
 
 def test_names_listed_as_missing_do_not_exist():
-    names = re.findall(r"`(\w+)`", MISSING[MISSING.index("- `te`:") :])
-    assert len(names) > 15 and "Fp8Padding" in names
-    te_names, ops_names = names[1 : names.index("optimizers") + 1], names[-2:]
-    assert [name for name in te_names if hasattr(te, name)] == []
-    assert [name for name in ops_names if hasattr(te.ops, name)] == []
+    items = re.findall(r"^- `(te[.\w]*)`:(.*?)(?=^- |\Z)", MISSING, flags=re.MULTILINE | re.DOTALL)
+    listed = {place: re.findall(r"`(\w+)`", names) for place, names in items}
+    assert len(listed["te"]) > 14 and "Fp8Padding" in listed["te"]
+    assert len(listed["te.ops"]) == 2 and listed["te.cpp_extensions"] == ["general_gemm"]
+    for place, names in listed.items():
+        module = operator.attrgetter(place.removeprefix("te."))(te) if "." in place else te
+        assert [name for name in names if hasattr(module, name)] == [], place
 
 
 def refusal_sites() -> set[tuple[str, int]]:
@@ -489,6 +494,22 @@ def _() -> None:
     torch.testing.assert_close(*gradients)
 
 
+def fused_step(optimizer: type[torch.optim.Optimizer], weight: torch.Tensor) -> None:
+    parameter = torch.nn.Parameter(weight)
+    parameter.grad = torch.ones_like(weight)
+    optimizer([parameter], lr=0.5, fused=True).step()
+
+
+UNCOUNTED_WRITES = {
+    "data": lambda weight: weight.data.mul_(2),
+    "numpy": lambda weight: np.multiply(weight.numpy(), 2, out=weight.numpy()),
+    "storage": lambda weight: weight.untyped_storage().copy_((2 * weight).untyped_storage()),
+} | {
+    name: functools.partial(fused_step, getattr(torch.optim, name))
+    for name in ("AdamW", "Adam", "SGD", "Adagrad")
+}
+
+
 @row("stale-weight-cache")
 def _() -> None:
     layer, x = te.Linear(32, 32, bias=False), torch.randn(8, 32)
@@ -496,6 +517,14 @@ def _() -> None:
         before = layer(x, is_first_microbatch=True)
         layer.weight.mul_(2)  # exact in FP8 with its own scale
         assert torch.equal(layer(x, is_first_microbatch=False), 2 * before)
+        for name, write in UNCOUNTED_WRITES.items():
+            version, old = layer.weight._version, layer(x, is_first_microbatch=True)
+            write(layer.weight.detach())
+            assert layer.weight._version == version, name
+            expected = layer(x)
+            assert not torch.equal(expected, old), name
+            assert torch.equal(layer(x, is_first_microbatch=False), old), name
+            assert torch.equal(layer(x, is_first_microbatch=True), expected), name
 
 
 @row("reset-keeps-parameters")

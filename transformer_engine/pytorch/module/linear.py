@@ -217,7 +217,8 @@ class Linear(TransformerEngineBaseModule):
         is_first_microbatch : bool, optional
             True quantizes the weight and keeps the result (and overwrites ``main_grad``), False
             uses the kept one unless the weight was written since, None keeps nothing. torch does
-            not count writes through ``weight.data``: pass True after one.
+            not count writes through ``weight.data``, a NumPy alias or ``untyped_storage()``, nor
+            steps of its optimizers with ``fused=True``: pass True in the first call after one.
         fp8_output, fp8_grad : bool, default False
             Inside a quantized region, return a quantized output, or pass a quantized gradient on.
 
