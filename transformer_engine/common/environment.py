@@ -124,7 +124,8 @@ VARIABLES = (
     Variable(
         "NVTE_BACKWARD_OVERRIDE",
         "",
-        "default of every recipe's backward_override; empty means None",
+        "default of every recipe's backward_override; empty means None. Delayed scaling, the "
+        "default recipe without a GPU, refuses both: autocast then needs a recipe",
         IMPORT,
         ("", "high_precision", "dequantized"),
     ),
@@ -160,14 +161,16 @@ VARIABLES = (
     Variable(
         "NVTE_NVFP4_ROW_SCALED_ACTIVATION",
         "0",
-        "NVFP4 forward activations with one global scale per row",
+        "NVFP4 forward activations with one global scale per row; needs "
+        "NVTE_NVFP4_DISABLE_RHT=1, without which layers refuse the default NVFP4 recipe",
         IMPORT,
         _SWITCH,
     ),
     Variable(
         "NVTE_NVFP4_4OVER6",
         "none",
-        "tensors whose blocks may map amax to 4",
+        "tensors whose blocks may map amax to 4; activations and all need "
+        "NVTE_NVFP4_DISABLE_RHT=1, without which layers refuse the default NVFP4 recipe",
         IMPORT,
         _FOUR_OVER_SIX,
     ),
