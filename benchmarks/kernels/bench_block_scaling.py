@@ -3,8 +3,8 @@
 """Formats with one scale per block: quantization against torch's copy, products against torch.mm.
 
 Quantization makes both copies, rowwise and columnwise, and is compared in bytes per second with a
-BF16 `copy_` that reads and writes as much. NVFP4 finds the tensor's amax first, in another pass
-whose reading is not counted. Products read copies made beforehand.
+BF16 `copy_` that reads and writes as much. NVFP4's scales depend on the amax of the whole tensor:
+its rule needs two readings of the input, and both count. Products read copies made beforehand.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from benchmarks.harness import Case, Comparison, main, warm_empty
 
 E4M3 = te.DType.kFloat8E4M3
 _BOTH = {"rowwise": True, "columnwise": True}
-# Name -> (quantizer of an activation, quantizer of a weight, least share of the copy's bandwidth).
-FORMATS: dict[str, tuple[Any, Any, float]] = {
+# Name -> (quantizer of an activation, quantizer of a weight, readings of the input, least share of
+# the copy's bandwidth).
+FORMATS: dict[str, tuple[Any, Any, int, float]] = {
     "FP8 blocks": (
         te.Float8BlockQuantizer(E4M3, block_scaling_dim=1, **_BOTH).native,
         te.Float8BlockQuantizer(E4M3, block_scaling_dim=2, **_BOTH).native,
+        1,
         0.6,
     ),
-    "MXFP8": (te.MXFP8Quantizer(E4M3).native, te.MXFP8Quantizer(E4M3).native, 0.6),
+    "MXFP8": (te.MXFP8Quantizer(E4M3).native, te.MXFP8Quantizer(E4M3).native, 1, 0.6),
     "NVFP4": (
         te.NVFP4Quantizer(with_rht=True, with_post_rht_amax=True).native,
         te.NVFP4Quantizer(with_2d_quantization=True).native,
+        2,
         0.3,
     ),
 }
@@ -43,14 +46,15 @@ def _bytes(copies: tuple[Any, Any]) -> int:
 
 def quantize(name: str, rows: int, cols: int, threads: int, *, goal: float | None) -> Comparison:
     """Both copies of an activation."""
-    quantizer = FORMATS[name][0]
+    quantizer, _, readings, _ = FORMATS[name]
     x = warm_empty(rows, cols, dtype=torch.bfloat16).copy_(torch.randn(rows, cols))
     target = warm_empty(rows, cols, dtype=torch.bfloat16)
     copies = quantizer.quantize(x)
     moved = x.numel() * x.element_size()
+    traffic = readings * moved + _bytes(copies)
     return Comparison(
         f"quantize bfloat16 -> {name}, both copies, {rows}x{cols}",
-        Case("quantizer.update", lambda: quantizer.update(x, *copies), moved + _bytes(copies)),
+        Case("quantizer.update", lambda: quantizer.update(x, *copies), traffic),
         [Case("torch copy_ bfloat16", lambda: target.copy_(x), 2 * moved)],
         threads,
         goal,
@@ -59,7 +63,7 @@ def quantize(name: str, rows: int, cols: int, threads: int, *, goal: float | Non
 
 def product(name: str, size: int, *, weight_gradient: bool, threads: int) -> Comparison:
     """fprop or wgrad of square operands, BF16 result."""
-    for_input, for_weight, _ = FORMATS[name]
+    for_input, for_weight, _, _ = FORMATS[name]
     a, b = (torch.randn(size, size, dtype=torch.bfloat16) for _ in range(2))
     second = for_input if weight_gradient else for_weight
     sizes = [size, size]
@@ -85,7 +89,7 @@ def product(name: str, size: int, *, weight_gradient: bool, threads: int) -> Com
 
 def comparisons() -> Iterator[Comparison]:
     """All problems."""
-    for name, (_, _, share) in FORMATS.items():
+    for name, (_, _, _, share) in FORMATS.items():
         yield quantize(name, 4096, 4096, 1, goal=share)
         yield quantize(name, 1024, 1024, 1, goal=None)
     for name in FORMATS:
