@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import transformer_engine.pytorch as te
+from helpers.generators import random_tensor
 from helpers.modules import FACTORIES, IN, LINEAR_KINDS, OUT, make_input, output_gradient
 from helpers.tolerances import assert_identical
 from transformer_engine.common.recipe import (
@@ -80,6 +81,22 @@ def test_the_preserved_value_is_what_was_quantized(kind, recipe_name):
         assert_identical(weight._quantizer(value).dequantize(), weight.detach().dequantize(), name)
         weight.clear_high_precision_init_val()
         assert weight.get_high_precision_init_val() is None
+
+
+@pytest.mark.parametrize("recipe_name", RECIPES)
+def test_a_value_that_the_caller_writes_after_construction_is_the_initial_one(recipe_name):
+    """Megatron initializes on the CPU so: the method draws nothing, the weight is copied later."""
+    recipe = RECIPES[recipe_name]
+    with te.quantized_model_init(recipe=recipe, preserve_high_precision_init_val=True):
+        module = te.Linear(64, 32, init_method=lambda weight: None, device="cpu")
+    weight = module.weight
+    assert not weight.dequantize().any()
+    values = random_tensor((32, 64), seed=5)
+    weight.data.copy_(values)
+    assert_identical(weight.get_high_precision_init_val(), weight.dequantize().detach())
+    assert (weight.dequantize() - values).abs().max() < values.abs().max() / 4
+    weight.clear_high_precision_init_val()
+    assert weight.get_high_precision_init_val() is None
 
 
 @KINDS

@@ -143,13 +143,24 @@ class ParameterInit:
     fp8_meta_index: int | None = None  # the weight's quantizer slot
     shard: WeightShard | None = None  # where other ranks have the other parts
 
-    def fill(self, values: torch.Tensor) -> None:
+    def fill(self, values: torch.Tensor) -> bool:
         """Draw the values in place."""
         with torch.no_grad(), _forked(self):
             if self.shard is None:
                 self.init_fn(values)
             else:
                 self.shard.draw(self.init_fn, values)
+        return True
+
+    def fill_if_drawn(self, values: torch.Tensor) -> bool:
+        """The same, and whether `init_fn` drew any: one that leaves them to the caller gives 0."""
+        with torch.no_grad():
+            values.fill_(torch.nan)
+            self.fill(values)
+            is_drawn = not bool(values.isnan().all()) or values.numel() == 0
+            if not is_drawn:
+                values.zero_()
+        return is_drawn
 
 
 @dataclass(frozen=True)
@@ -549,16 +560,17 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
             values = torch.empty_like(parameter, device=_real_device())
         elif isinstance(parameter, QuantizedTensor):
             values = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        how.fill(values)
+        keeps = self.preserve_high_precision_init_val and (
+            quantizes or isinstance(parameter, QuantizedTensor)
+        )
+        is_drawn = how.fill_if_drawn(values) if keeps else how.fill(values)
         if isinstance(parameter, QuantizedTensor) and not is_meta:
             with torch.no_grad():
                 parameter.copy_(values)
-            if self.preserve_high_precision_init_val:
-                _keep_init_value(parameter, values.detach().cpu().clone())
-            return
-        if not is_meta and not quantizes:
-            return
-        self._install_parameter(name, parameter, values, how if quantizes else None)
+        elif is_meta or quantizes:
+            parameter = self._install_parameter(name, parameter, values, how if quantizes else None)
+        if keeps:
+            _keep_init_value(parameter, values.detach().cpu().clone() if is_drawn else None)
 
     def _install_parameter(
         self,
@@ -566,21 +578,20 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         old: torch.nn.Parameter,
         values: torch.Tensor,
         how: ParameterInit | None,
-    ) -> None:
+    ) -> torch.nn.Parameter:
         """Replace a parameter by new values, quantized when `how` is given; attributes survive."""
         attributes = dict(old.__dict__)
         requires_grad = old.requires_grad
         if how is not None:
             quantized = self._quantize_parameter(values.detach(), how)
             new = torch.nn.Parameter(quantized, requires_grad=requires_grad)
-            if self.preserve_high_precision_init_val:
-                _keep_init_value(new, values.detach().cpu().clone())
         else:
             new = torch.nn.Parameter(values.detach(), requires_grad=requires_grad)
         for key, value in attributes.items():
             if key not in new.__dict__:
                 setattr(new, key, value)
         self._parameters[name] = new
+        return new
 
     def _quantize_parameter(self, values: torch.Tensor, how: ParameterInit) -> torch.Tensor:
         recipe = (
@@ -810,7 +821,12 @@ class _forked:  # a context, used like a function
 
 
 def _get_high_precision_init_val(self: torch.Tensor) -> torch.Tensor | None:
-    return getattr(self, "_high_precision_init_val", None)
+    if not hasattr(self, "_high_precision_init_val"):
+        return None
+    value: torch.Tensor | None = self._high_precision_init_val
+    if value is None:  # left to the caller, who has written it into the parameter
+        value = self.dequantize().detach().cpu()
+    return value
 
 
 def _clear_high_precision_init_val(self: torch.Tensor) -> None:
@@ -818,8 +834,12 @@ def _clear_high_precision_init_val(self: torch.Tensor) -> None:
         del self._high_precision_init_val
 
 
-def _keep_init_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-    """Hang the initial value and its two accessors on a quantized parameter."""
+def _keep_init_value(parameter: torch.nn.Parameter, value: torch.Tensor | None) -> None:
+    """Hang the initial value and its two accessors on a quantized parameter.
+
+    None stands for what the parameter holds when asked for: its `init_method` drew nothing, and
+    the caller writes the values afterwards.
+    """
     parameter._high_precision_init_val = value  # type: ignore[attr-defined]
     parameter.get_high_precision_init_val = _get_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]
     parameter.clear_high_precision_init_val = _clear_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]
