@@ -481,6 +481,37 @@ def test_assignments_to_parts_reach_the_tensor(make, index):
     assert_same_buffers(leaf, tensor)
 
 
+def shapes_of(result):
+    """Shapes of one result or several, all of which can be read."""
+    plain = [getattr(r, "dequantize", lambda r=r: r)() for r in result]
+    return [tuple(value.shape) for value in plain]
+
+
+@ALL
+@pytest.mark.parametrize("shape", [(0, 64), (0, 128), (32, 0), (256, 0), (0, 0), (2, 32, 0)])
+@pytest.mark.filterwarnings("ignore:.*(copy|copies)")
+def test_empty_tensors_are_split_and_viewed_like_plain_ones(make, shape):
+    tensor, plain = make_tensor(make, shape), torch.zeros(shape)
+    for size in (16, 32, 128):
+        assert shapes_of(tensor.split(size)) == shapes_of(plain.split(size)), size
+    for count in (1, 2):
+        assert shapes_of(tensor.chunk(count)) == shapes_of(plain.chunk(count)), count
+        assert shapes_of(tensor.chunk(count, -1)) == shapes_of(plain.chunk(count, -1)), count
+    for view in ((-1,), (0,), shape, (0, 5), (0, *shape)):
+        assert shapes_of([tensor.view(view)]) == shapes_of([plain.view(view)]), view
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "mxfp8_tiles"])
+@pytest.mark.parametrize("rows", [32, 128])
+def test_a_split_into_one_part_shares_the_data(name, rows):
+    make = ALL_QUANTIZERS[name]
+    tensor = make_tensor(make, (rows, 64))
+    (part,) = tensor.split(rows)
+    part.quantize_(random_tensor((rows, 64), seed=1))
+    assert_identical(part.dequantize(), tensor.dequantize())
+    assert_same_buffers(tensor, make()(random_tensor((rows, 64), seed=1)))
+
+
 @BLOCKS
 def test_parts_that_are_everything_share_the_data(make):
     tensor = make_tensor(make)

@@ -164,7 +164,7 @@ def split_rows(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if not is_equal or axis not in (0, -2) or not _can_be_gathered(tensor, usages):
         return NotImplemented
     count = tensor.shape[0] // size
-    if count == 1:
+    if count <= 1:  # no rows are one part, too
         return [tensor._alias()]
     buffers = tensor.fsdp_extract_buffers(usages)
     if any(buffer.shape[0] % count for buffer in buffers.values()):

@@ -159,9 +159,11 @@ def _split(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     is_whole = axis in (0, -tensor.dim()) and size > 0 and length % size == 0
     if not is_whole or tensor.dim() < 2 or size * rows % MXFP8_BLOCK_SCALING_SIZE:
         return NotImplemented
+    if length in (0, size):  # one part, with the padding of its scales
+        return [tensor._alias()]
     tensor._check_scales_readable("split")
     tensor._settle("split")
-    is_shared = size * rows % _ROWS_WITHOUT_PADDING == 0 or size == length
+    is_shared = size * rows % _ROWS_WITHOUT_PADDING == 0
     if not is_shared:
         warnings.warn(
             f"{type(tensor).__name__}.split: parts have {size * rows} rows; parts of a multiple of "

@@ -75,8 +75,9 @@ class Float8BlockwiseQTensorStorage(BlockScaledTensorStorage):
         return matrix_shape(self._shape)[::-1] if columnwise else self._shape
 
     def _keeps_buffers(self, shape: torch.Size) -> bool:
-        axes = 2 if self._is_2D_scaled else 1
-        return len(shape) > 0 and shape[-axes:] == self._shape[-axes:]
+        if self._is_2D_scaled and shape[-2:] != self._shape[-2:]:
+            return False
+        return len(shape) > 0 and matrix_shape(shape) == matrix_shape(self._shape)
 
     def _copy_format(self, columnwise: bool) -> tuple[int, int, int]:
         kind = KIND_FP8_TILES if self._is_2D_scaled else KIND_FP8_BLOCKS

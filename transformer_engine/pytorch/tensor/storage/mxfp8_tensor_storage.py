@@ -69,7 +69,7 @@ class MXFP8TensorStorage(BlockScaledTensorStorage):
         return self._shape
 
     def _keeps_buffers(self, shape: torch.Size) -> bool:
-        return len(shape) > 0 and shape[-1] == matrix_shape(self._shape)[1]
+        return len(shape) > 0 and matrix_shape(shape) == matrix_shape(self._shape)
 
     def _tile_rows(self) -> int:
         return MXFP8_BLOCK_SCALING_SIZE if self._with_2d_quantization else 1

@@ -93,7 +93,7 @@ class NVFP4TensorStorage(BlockScaledTensorStorage):
         return rows, -(-cols // NVFP4_BLOCK_SCALING_SIZE) * NVFP4_BLOCK_SCALING_SIZE // 2
 
     def _keeps_buffers(self, shape: torch.Size) -> bool:
-        return len(shape) > 0 and shape[-1] == matrix_shape(self._shape)[1]
+        return len(shape) > 0 and matrix_shape(shape) == matrix_shape(self._shape)
 
     def _tile_rows(self) -> int:
         return NVFP4_BLOCK_SCALING_SIZE
