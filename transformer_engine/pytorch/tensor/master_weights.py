@@ -245,6 +245,26 @@ def check_complete(parts: Sequence[MasterPart], group: Any) -> None:
             )
 
 
+def exchanged_where_split(parts: Sequence[MasterPart], group: Any) -> list[MasterPart]:
+    """The parts, those of NVFP4 exchanged where one of a rank begins or ends inside a byte."""
+    settled = list(parts)
+    packed = [
+        index
+        for index, part in enumerate(parts)
+        if isinstance(part, BlockPart) and isinstance(part.weight, NVFP4TensorStorage)
+    ]
+    if not packed:
+        return settled
+    device = parts[packed[0]].weight.device
+    is_split = torch.tensor([_splits_bytes(parts[i].part) for i in packed], device=device).int()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(is_split, op=torch.distributed.ReduceOp.MAX, group=group)
+    for index, split in zip(packed, is_split.tolist(), strict=True):
+        if split:
+            settled[index] = ExchangedPart(parts[index].weight, parts[index].part, group)
+    return settled
+
+
 def _given_rowwise(given: Any) -> torch.Tensor:
     if isinstance(given, QuantizedTensorStorage):
         return _rowwise_bytes(given)[0]
@@ -308,7 +328,8 @@ class BlockPart(MasterPart):
             raise ValueError(f"{OWNER}: a weight holds no rowwise data; it is required.")
         per_element = 1.0
         if isinstance(weight, NVFP4TensorStorage):
-            _check_whole_bytes(self._matrix, part)
+            if part.given is not None:
+                _check_whole_bytes(self._matrix, part)
             per_element = 0.5
         self._targets = [
             _target(
@@ -444,13 +465,17 @@ def _write_scales(
     scales[:down, :across] = grid[:down, :across]
 
 
+def _splits_bytes(part: Part) -> bool:
+    return part.values is not None and bool(part.start % 2 or part.values.numel() % 2)
+
+
 def _check_whole_bytes(matrix: tuple[int, int], part: Part) -> None:
     count = 0 if part.values is None else part.values.numel()
-    if count and (matrix[1] % 16 or part.start % 2 or count % 2):
+    if count and (matrix[1] % 16 or _splits_bytes(part)):
         raise ValueError(
-            f"{OWNER}: a part of {count} elements begins at {part.start} of an NVFP4 weight with "
-            f"{matrix[1]} columns; even numbers and a multiple of 16 columns are required, so that "
-            "parts are whole bytes. Pad the weight."
+            f"{OWNER}: a shard for a part of {count} elements begins at {part.start} of an NVFP4 "
+            f"weight with {matrix[1]} columns; even numbers and a multiple of 16 columns are "
+            "required, so that parts are whole bytes. Pad the weight, or pass no shards."
         )
 
 

@@ -18,6 +18,7 @@ from .master_weights import (
     PerTensorPart,
     check_complete,
     check_is_whole,
+    exchanged_where_split,
     is_cast_by_parts,
     part_of,
 )
@@ -111,7 +112,8 @@ def quantize_master_weights(
         Overwritten where this rank owns them; scales are set on all ranks. Of FP8 blocks and NVFP4
         in square tiles, or without a columnwise copy, the rowwise copy is cast, of MXFP8 both.
         Other weights (1 x 128 and 1 x 16 blocks with a columnwise copy, four over six, NVFP4 whose
-        columns are no multiple of 16, hybrid ones) need all values: the ranks exchange theirs in
+        columns are no multiple of 16 or a part of which begins or ends inside a byte, hybrid ones)
+        need all values: the ranks exchange theirs in
         the model's dtype, and every rank writes all copies. Which copies they hold must be the
         same on all ranks.
     master_weights : sequence of torch.Tensor or None
@@ -131,10 +133,9 @@ def quantize_master_weights(
     Raises
     ------
     ValueError
-        If the sequences differ in length, or a part does not fit into its weight, or begins or
-        ends inside a byte of an NVFP4 weight that is not exchanged; if the parts of a weight that
-        is exchanged are not all its elements; for shards of NVFP4 whose columns are no multiple
-        of 16.
+        If the sequences differ in length, or a part does not fit into its weight; if the parts of
+        a weight that is exchanged are not all its elements; for shards of NVFP4 whose columns are
+        no multiple of 16, or that begin or end inside a byte.
     NotImplementedError
         For plain tensors, and for an exchanged weight that is rounded by chance.
     """
@@ -152,6 +153,7 @@ def quantize_master_weights(
     ]
     if not parts:
         return
+    parts = exchanged_where_split(parts, group)
     for weight in model_weights:
         if hasattr(weight, "clear_high_precision_init_val"):
             weight.clear_high_precision_init_val()
