@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import transformer_engine.pytorch as te
+from transformer_engine.common.recipe import DelayedScaling
 
 TIMEOUT_SECONDS = 3
 FEATURES = 16
@@ -55,6 +56,13 @@ def another_call(rank):
             tp_group=torch.distributed.group.WORLD,
             device="cpu",
         )(torch.ones(4, FEATURES // 2))
+
+
+def in_a_delayed_region(rank):
+    layer = column(sequence_parallel=True)
+    group = torch.distributed.group.WORLD
+    with te.autocast(recipe=DelayedScaling(), amax_reduction_group=group):
+        layer(torch.ones(4, FEATURES - rank))
 
 
 def killed(rank):
@@ -122,6 +130,7 @@ GATHER = "RuntimeError: Linear: all-gather over the tensor-parallel group of 2 r
     ("function", "message"),
     [
         (last_dimension, r"ValueError: Linear.forward: inp has shape [4, 15]"),
+        (in_a_delayed_region, r"ValueError: Linear.forward: inp has shape [4, 15]"),
         (dtype, "TypeError: Linear.forward: inp has dtype Double"),
         (killed, None),
     ],

@@ -19,6 +19,7 @@ VARIANTS = (
     {"layer_type": "decoder"},
     {"apply_residual_connection_post_layernorm": True},
     {"output_layernorm": True},
+    {"qk_norm_type": "RMSNorm"},
 )
 
 

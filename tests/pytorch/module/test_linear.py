@@ -232,6 +232,11 @@ def test_inputs_of_the_callers_stay_as_they_are():
 def test_construction_errors_name_argument_value_and_remedy():
     cases = [
         (ValueError, {"parallel_mode": "both"}, r"Linear: parallel_mode is 'both'; .*'row'"),
+        (
+            ValueError,
+            {"delay_wgrad_compute": True, "ub_bulk_wgrad": True},
+            r"Linear: delay_wgrad_compute and ub_bulk_wgrad are both True",
+        ),
         (ValueError, {"symmetric_ar_type": "x"}, r"Linear: symmetric_ar_type is 'x'"),
         (
             ValueError,

@@ -332,7 +332,8 @@ class MultiheadAttention(FastCallModule):
             "zero_centered_gamma": zero_centered_gamma,
         }
         self._make_input_projections(hidden_size, input_projection, norm)
-        self._make_qk_norms(qk_norm_eps, device)
+        is_shared = set_parallel_mode and self.tp_size > 1
+        self._make_qk_norms(qk_norm_eps, device, is_shared=is_shared)
         self._accepted_calls: set[Any] = set()
         self.core_attention = DotProductAttention(
             num_attention_heads,
@@ -409,7 +410,7 @@ class MultiheadAttention(FastCallModule):
             plain("query_layer", query, split)
         plain("key_value", 2 * key, parts(key=key, value=key))
 
-    def _make_qk_norms(self, eps: float, device: torch.device | str) -> None:
+    def _make_qk_norms(self, eps: float, device: torch.device | str, *, is_shared: bool) -> None:
         kind = self.qk_norm_type
         self.q_norm: torch.nn.Module | None = None
         self.k_norm: torch.nn.Module | None = None
@@ -420,6 +421,8 @@ class MultiheadAttention(FastCallModule):
         else:
             norm = RMSNorm if kind == "RMSNorm" else LayerNorm
             options: dict[str, Any] = {"eps": eps, "device": device, "dtype": self.params_dtype}
+            if is_shared:  # each rank has the gradient of its own heads: trainers add them up
+                options["sequence_parallel"] = True
             self.q_norm = norm(self.hidden_size_per_attention_head, **options)
             self.k_norm = norm(self.hidden_size_per_attention_head, **options)
 

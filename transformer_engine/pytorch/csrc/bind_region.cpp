@@ -195,14 +195,14 @@ PyObject* region_enter(PyObject* self_object, PyObject* /*unused*/) {
   });
 }
 
-PyObject* region_exit(PyObject* self, PyObject* const* /*exception*/, Py_ssize_t /*count*/) {
+PyObject* region_exit(PyObject* self, PyObject* const* exception, Py_ssize_t count) {
   return translate_exceptions([&]() -> PyObject* {
     bool& is_active = reinterpret_cast<RegionObject*>(self)->is_active;
     TE_CHECK_AS(RuntimeError, is_active,
                 "autocast: this instance is not active; only an entered region can be left. Use "
                 "it in a with statement.");
     is_active = false;
-    autocast_exit();
+    autocast_exit(/*has_failed=*/count > 0 && exception[0] != Py_None);
     return Py_NewRef(Py_None);
   });
 }

@@ -40,9 +40,10 @@ void bind_autocast(py::module_& m) {
   m.def("autocast_enter", &enter, py::arg("enabled"), py::arg("calibrating"), py::arg("is_graph"),
         py::arg("reduces_amax"), py::arg("recipe"), py::arg("recipe_object"), py::arg("group"),
         "Enter a quantization region on this thread.");
-  m.def("autocast_exit", &autocast_exit,
-        "Leave the innermost region; at the outermost exit of an enabled one, with grad mode on, "
-        "run the forward update.");
+  m.def(
+      "autocast_exit", [] { autocast_exit(); },
+      "Leave the innermost region; at the outermost exit of an enabled one, with grad mode on, "
+      "run the forward update.");
   m.def("autocast_depth", &autocast_depth, "Number of regions entered on this thread.");
   // A plain copy of the region's state, for the FP8GlobalStateManager facade.
   py::class_<AutocastState>(m, "AutocastState")

@@ -156,7 +156,7 @@ void autocast_enter(AutocastState next) {
   thread_state.current = std::move(next);
 }
 
-void autocast_exit() {
+void autocast_exit(bool has_failed) {
   TE_CHECK_AS(RuntimeError, !thread_state.outer.empty(),
               "autocast: exit without a matching enter; leave each region once.");
   const AutocastState left = std::move(thread_state.current);
@@ -164,6 +164,9 @@ void autocast_exit() {
   thread_state.outer.pop_back();
   // Within one outermost region only one module owns the backward update.
   thread_state.current.first_module = !thread_state.outer.empty() && left.first_module;
+  if (has_failed && left.reduces_amax) {
+    return;
+  }
   if (thread_state.outer.empty() && left.enabled && !left.is_graph && ends_a_step()) {
     update_delayed_scaling(/*is_forward=*/true, left.reduces_amax ? &left : nullptr);
   }

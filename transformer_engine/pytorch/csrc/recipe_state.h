@@ -58,8 +58,10 @@ int autocast_depth();
 
 void autocast_enter(AutocastState next);
 // Restores the state before the matching enter; at the outermost exit of an enabled region with
-// grad mode on, runs the forward update. RuntimeError without a matching enter.
-void autocast_exit();
+// grad mode on, runs the forward update. RuntimeError without a matching enter. A region that is
+// left by an error (`has_failed`) takes part in no reduction: the ranks that have not failed will
+// learn of it by their next collective, and this one's error is not kept waiting.
+void autocast_exit(bool has_failed = false);
 
 // Delayed-scaling buffers of one direction of one module, and when they were last advanced.
 class DelayedScalingState : public std::enable_shared_from_this<DelayedScalingState> {

@@ -160,6 +160,12 @@ class LinearOptions:
             **self.ub_flags,
         )
         check_name(owner, "ub_name", self.ub_name)
+        if self.delay_wgrad_compute and self.ub_flags.get("ub_bulk_wgrad"):
+            raise ValueError(
+                f"{owner}: delay_wgrad_compute and ub_bulk_wgrad are both True; the second "
+                "overlaps communication with a weight gradient that the first leaves for later. "
+                "Pass one of them."
+            )
         if self.parallel_mode not in GEMM_PARALLEL_MODES:
             raise ValueError(
                 f"{owner}: parallel_mode is {self.parallel_mode!r}; 'row', 'column' or None is "
