@@ -30,7 +30,7 @@ from transformer_engine.common.recipe import (
 )
 from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
 from transformer_engine.pytorch.distributed import symmetric_all_reduce
-from transformer_engine.pytorch.module import compiled
+from transformer_engine.pytorch.module import compiled, userbuffers
 from transformer_engine.pytorch.module.sharding import WeightShard
 from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 from transformer_engine.pytorch.tensor import utils as tensor_utils
@@ -548,6 +548,19 @@ def _() -> None:
     plain.load_state_dict(layer.state_dict())
     x = torch.randn(4, 32)
     assert torch.equal(layer(x), plain(x))
+
+
+@row("symmetric-layers")
+def _() -> None:
+    userbuffers._told.clear()
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        options = {"tp_group": world(), "parallel_mode": "row"}
+        with pytest.warns(UserWarning, match="'two_shot' asks .* the ordinary all-reduce runs"):
+            layer = te.Linear(32, 32, symmetric_ar_type="two_shot", **options)
+        assert layer(torch.ones(2, 16)).shape == (2, 32)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @row("whole-weights-drawn")

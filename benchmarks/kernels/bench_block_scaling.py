@@ -38,15 +38,34 @@ FORMATS: dict[str, tuple[Any, Any, int, float]] = {
     ),
 }
 
+# Further modes of quantization alone, in the same terms.
+MODES: dict[str, tuple[Any, int, float]] = {
+    "FP8 blocks with FP32 scales": (
+        te.Float8BlockQuantizer(
+            E4M3, block_scaling_dim=1, force_pow_2_scales=False, **_BOTH
+        ).native,
+        1,
+        0.6,
+    ),
+    "NVFP4 rounded stochastically": (
+        te.NVFP4Quantizer(with_rht=True, with_post_rht_amax=True, stochastic_rounding=True).native,
+        2,
+        0.3,
+    ),
+    "NVFP4 with four over six": (te.NVFP4Quantizer(nvfp4_use_4over6=True).native, 2, 0.3),
+}
+
 
 def _bytes(copies: tuple[Any, Any]) -> int:
     buffers = [buffer for copy in copies for buffer in copy[:3] if buffer is not None]
     return sum(buffer.numel() * buffer.element_size() for buffer in buffers)
 
 
-def quantize(name: str, rows: int, cols: int, threads: int, *, goal: float | None) -> Comparison:
-    """Both copies of an activation."""
-    quantizer, _, readings, _ = FORMATS[name]
+def quantize(
+    name: str, quantizer: Any, readings: int, size: int, *, goal: float | None
+) -> Comparison:
+    """Both copies of an activation of size x size, on one thread."""
+    rows = cols = size
     x = warm_empty(rows, cols, dtype=torch.bfloat16).copy_(torch.randn(rows, cols))
     target = warm_empty(rows, cols, dtype=torch.bfloat16)
     copies = quantizer.quantize(x)
@@ -56,7 +75,7 @@ def quantize(name: str, rows: int, cols: int, threads: int, *, goal: float | Non
         f"quantize bfloat16 -> {name}, both copies, {rows}x{cols}",
         Case("quantizer.update", lambda: quantizer.update(x, *copies), traffic),
         [Case("torch copy_ bfloat16", lambda: target.copy_(x), 2 * moved)],
-        threads,
+        1,
         goal,
     )
 
@@ -89,9 +108,11 @@ def product(name: str, size: int, *, weight_gradient: bool, threads: int) -> Com
 
 def comparisons() -> Iterator[Comparison]:
     """All problems."""
-    for name, (_, _, _, share) in FORMATS.items():
-        yield quantize(name, 4096, 4096, 1, goal=share)
-        yield quantize(name, 1024, 1024, 1, goal=None)
+    for name, (quantizer, _, readings, share) in FORMATS.items():
+        yield quantize(name, quantizer, readings, 4096, goal=share)
+        yield quantize(name, quantizer, readings, 1024, goal=None)
+    for name, (quantizer, readings, share) in MODES.items():
+        yield quantize(name, quantizer, readings, 4096, goal=share)
     for name in FORMATS:
         for weight_gradient in (False, True):
             yield product(name, 1024, weight_gradient=weight_gradient, threads=1)

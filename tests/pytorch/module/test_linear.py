@@ -266,7 +266,7 @@ def test_construction_errors_name_argument_value_and_remedy():
 
 
 def test_overlap_flags_warn_once(monkeypatch):
-    monkeypatch.setattr(userbuffers, "_was_told", False)
+    monkeypatch.setattr(userbuffers, "_told", set())
     with pytest.warns(UserWarning, match="Linear: ub_overlap_ag ask for userbuffers") as told:
         for _ in range(2):
             te.Linear(IN, OUT, device="cpu", sequence_parallel=True, ub_overlap_ag=True)

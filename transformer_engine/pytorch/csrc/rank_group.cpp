@@ -117,8 +117,4 @@ Pending RankGroup::max(const at::Tensor& tensor) const {
   return reduce("all-reduce of amax", tensor, c10d::ReduceOp::MAX);
 }
 
-at::ScalarType RankGroup::sum_type(const at::Device& device, at::ScalarType dtype) const {
-  return device.is_cpu() ? at::kFloat : dtype;
-}
-
 }  // namespace transformer_engine::pytorch

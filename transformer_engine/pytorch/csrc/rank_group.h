@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace transformer_engine::pytorch {
 
@@ -56,10 +57,6 @@ class RankGroup {
   // In place, over all ranks.
   Pending sum(const at::Tensor& tensor) const;
   Pending max(const at::Tensor& tensor) const;
-
-  // The type in which partial results of `dtype` are best given to sums. On CPUs FP32: the sum is
-  // then rounded once. On GPUs the type itself, which halves what is sent.
-  at::ScalarType sum_type(const at::Device& device, at::ScalarType dtype) const;
 
  private:
   struct State;

@@ -33,6 +33,7 @@ from ..tensor import Float8Quantizer, QuantizedTensor
 from . import compiled, extra_state
 from .arguments import check_name
 from .fast_call import FastCallModule
+from .parameter_init import InitMethod, ParameterInit, default_init, keep_init_value
 from .sharding import WeightShard
 from .userbuffers import (
     UserBufferQuantizationMode,
@@ -55,8 +56,6 @@ __all__ = [
 
 # Keys of the forward and the backward state in fp8_meta and quantizers.
 STATE_KEYS = ("scaling_fwd", "scaling_bwd")
-
-InitMethod = Callable[[torch.Tensor], Any]
 
 _dummy_wgrads: dict[tuple[tuple[int, ...], torch.dtype, torch.device], torch.Tensor] = {}
 
@@ -116,51 +115,6 @@ def resolve_device(device: torch.device | str | None, owner: str = "device") -> 
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
-
-
-def default_init(weight: torch.Tensor) -> torch.Tensor:
-    """N(0, 0.023)"""
-    return torch.nn.init.normal_(weight, mean=0.0, std=0.023)
-
-
-def zeros_init(weight: torch.Tensor) -> torch.Tensor:
-    """All zeros."""
-    return torch.nn.init.zeros_(weight)
-
-
-def ones_init(weight: torch.Tensor) -> torch.Tensor:
-    """All ones."""
-    return torch.nn.init.ones_(weight)
-
-
-@dataclass(frozen=True)
-class ParameterInit:
-    """How a parameter gets its values."""
-
-    init_fn: InitMethod
-    get_rng_state_tracker: Callable[[], Any] | None = None
-    rng_tracker_name: str | None = None
-    fp8_meta_index: int | None = None  # the weight's quantizer slot
-    shard: WeightShard | None = None  # where other ranks have the other parts
-
-    def fill(self, values: torch.Tensor) -> bool:
-        """Draw the values in place."""
-        with torch.no_grad(), _forked(self):
-            if self.shard is None:
-                self.init_fn(values)
-            else:
-                self.shard.draw(self.init_fn, values)
-        return True
-
-    def fill_if_drawn(self, values: torch.Tensor) -> bool:
-        """The same, and whether `init_fn` drew any: one that leaves them to the caller gives 0."""
-        with torch.no_grad():
-            values.fill_(torch.nan)
-            self.fill(values)
-            is_drawn = not bool(values.isnan().all()) or values.numel() == 0
-            if not is_drawn:
-                values.zero_()
-        return is_drawn
 
 
 @dataclass(frozen=True)
@@ -563,14 +517,18 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         keeps = self.preserve_high_precision_init_val and (
             quantizes or isinstance(parameter, QuantizedTensor)
         )
-        is_drawn = how.fill_if_drawn(values) if keeps else how.fill(values)
+        is_drawn = True
+        if keeps:
+            is_drawn = how.fill_if_drawn(values)
+        else:
+            how.fill(values)
         if isinstance(parameter, QuantizedTensor) and not is_meta:
             with torch.no_grad():
                 parameter.copy_(values)
         elif is_meta or quantizes:
             parameter = self._install_parameter(name, parameter, values, how if quantizes else None)
         if keeps:
-            _keep_init_value(parameter, values.detach().cpu().clone() if is_drawn else None)
+            keep_init_value(parameter, values.detach().cpu().clone() if is_drawn else None)
 
     def _install_parameter(
         self,
@@ -799,47 +757,3 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
 def _real_device() -> torch.device:
     """Where meta parameters are materialised."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-class _forked:  # a context, used like a function
-    """Runs inside the parameter's RNG tracker, if it has one."""
-
-    def __init__(self, how: ParameterInit) -> None:
-        self._context: Any = None
-        if how.get_rng_state_tracker is not None:
-            tracker = how.get_rng_state_tracker()
-            name = how.rng_tracker_name
-            self._context = tracker.fork(name) if name else tracker.fork()
-
-    def __enter__(self) -> None:
-        if self._context is not None:
-            self._context.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if self._context is not None:
-            self._context.__exit__(*error)
-
-
-def _get_high_precision_init_val(self: torch.Tensor) -> torch.Tensor | None:
-    if not hasattr(self, "_high_precision_init_val"):
-        return None
-    value: torch.Tensor | None = self._high_precision_init_val
-    if value is None:  # left to the caller, who has written it into the parameter
-        value = self.dequantize().detach().cpu()
-    return value
-
-
-def _clear_high_precision_init_val(self: torch.Tensor) -> None:
-    if hasattr(self, "_high_precision_init_val"):
-        del self._high_precision_init_val
-
-
-def _keep_init_value(parameter: torch.nn.Parameter, value: torch.Tensor | None) -> None:
-    """Hang the initial value and its two accessors on a quantized parameter.
-
-    None stands for what the parameter holds when asked for: its `init_method` drew nothing, and
-    the caller writes the values afterwards.
-    """
-    parameter._high_precision_init_val = value  # type: ignore[attr-defined]
-    parameter.get_high_precision_init_val = _get_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]
-    parameter.clear_high_precision_init_val = _clear_high_precision_init_val.__get__(parameter)  # type: ignore[attr-defined]

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import torch
 
 from ..cpp_extensions import steps
-from .base import zeros_init
 from .norm_module import NormModule
+from .parameter_init import zeros_init
 
 __all__ = ["LayerNorm"]
 

@@ -12,7 +12,7 @@ import torch
 from ..cpp_extensions import steps
 from . import compiled, composed
 from .arguments import check_eps, check_flags, check_size
-from .base import InitMethod, TransformerEngineBaseModule, resolve_device
+from .base import TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
     LinearOptions,
     Placement,
@@ -24,6 +24,7 @@ from .linear_parameters import (
     split_rows,
 )
 from .norm_parameters import check_normalization, norm_spec, register_norm_parameters
+from .parameter_init import InitMethod
 from .sharding import divide, output_shape, refuse_composed
 
 __all__ = ["LayerNormLinear"]

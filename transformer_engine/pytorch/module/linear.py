@@ -12,7 +12,7 @@ import torch
 from ..cpp_extensions import steps
 from . import compiled, composed
 from .arguments import check_flags, check_size
-from .base import InitMethod, TransformerEngineBaseModule, resolve_device
+from .base import TransformerEngineBaseModule, resolve_device
 from .linear_parameters import (
     LinearOptions,
     Placement,
@@ -23,6 +23,7 @@ from .linear_parameters import (
     register_linear_parameters,
     split_rows,
 )
+from .parameter_init import InitMethod
 from .sharding import divide, output_shape, refuse_composed
 
 __all__ = ["Linear"]
@@ -68,7 +69,7 @@ class Linear(TransformerEngineBaseModule):
     delay_wgrad_compute : bool, default False
         Leave weight gradients to `backward_dw`.
     symmetric_ar_type : str, optional
-        Kind of all-reduce on GPUs with symmetric memory; the ordinary one is used.
+        Kind of all-reduce on GPUs with symmetric memory; the ordinary one runs, with a warning.
     save_original_input : bool, default False
         Save the input in high precision for backward and quantize it again there. Not with
         delayed scaling (ValueError).

@@ -14,14 +14,10 @@ from ..arguments import tensor_parallel_size
 from ..cpp_extensions import steps
 from ..distributed import set_tensor_model_parallel_attributes
 from .arguments import check_callable, check_flags, check_name, check_size, parameter_dtype
-from .base import (
-    InitMethod,
-    TransformerEngineBaseModule,
-    default_init,
-    zeros_init,
-)
+from .base import TransformerEngineBaseModule
+from .parameter_init import InitMethod, default_init, zeros_init
 from .sharding import divide, native_sharding, weight_shard
-from .userbuffers import tell_of_overlap
+from .userbuffers import OVERLAP, tell_once
 
 GEMM_PARALLEL_MODES = ("row", "column", None)
 SYMMETRIC_AR_TYPES = (None, "nccl", "multimem_all_reduce", "two_shot", "one_shot")
@@ -148,7 +144,10 @@ class LinearOptions:
         wanted = [name for name, value in self.ub_flags.items() if value]
         if wanted and self.sequence_parallel:
             what = f"{', '.join(wanted)} ask for userbuffers"
-            tell_of_overlap(owner, what, stacklevel=3)
+            tell_once(owner, what, OVERLAP, stacklevel=3)
+        if self.symmetric_ar_type not in (None, "nccl") and module.tp_size > 1:
+            what = f"symmetric_ar_type={self.symmetric_ar_type!r} asks for symmetric memory"
+            tell_once(owner, what, "the ordinary all-reduce runs", stacklevel=3)
 
     def _check(self, owner: str) -> None:
         check_size(owner, "tp_size", self.tp_size, minimum=1)

@@ -14,13 +14,8 @@ import torch
 from ..cpp_extensions import steps
 from . import compiled, composed
 from .arguments import check_eps, check_flags, check_margin, check_shape, parameter_dtype
-from .base import (
-    InitMethod,
-    TransformerEngineBaseModule,
-    ones_init,
-    resolve_device,
-    zeros_init,
-)
+from .base import TransformerEngineBaseModule, resolve_device
+from .parameter_init import InitMethod, ones_init, zeros_init
 
 
 class NormModule(TransformerEngineBaseModule):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ..cpp_extensions import steps
-from .base import TransformerEngineBaseModule, ones_init, zeros_init
+from .base import TransformerEngineBaseModule
+from .parameter_init import ones_init, zeros_init
 
 NORMALIZATIONS = ("LayerNorm", "RMSNorm")
 

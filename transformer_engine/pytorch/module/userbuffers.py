@@ -26,6 +26,7 @@ __all__ = [
     "using_cublasmp_backend",
 ]
 
+OVERLAP = "collectives run asynchronously where a product hides them"
 _WHO = "initialize_ub"
 _BACKENDS = ("nccl", "gloo", "mpi")
 _METHODS = ("ring_exchange", "pipeline", "bulk", "external")
@@ -49,7 +50,7 @@ class UserBufferQuantizationMode(Enum):
 
 
 _is_initialized = False
-_was_told = False
+_told: set[str] = set()
 
 
 def is_ub_initialized() -> bool:
@@ -62,14 +63,12 @@ def using_cublasmp_backend() -> bool:
     return False
 
 
-def tell_of_overlap(owner: str, what: str, *, stacklevel: int) -> None:
-    """One warning for a process."""
-    global _was_told  # of the process
-    if not _was_told:
-        _was_told = True
+def tell_once(owner: str, what: str, instead: str, *, stacklevel: int) -> None:
+    """A warning, the first time in the process that `what` is asked for."""
+    if instead not in _told:
+        _told.add(instead)
         warnings.warn(
-            f"{owner}: {what}, which this version does not have; collectives run asynchronously "
-            "where a product hides them.",
+            f"{owner}: {what}, which this version does not have; {instead}.",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
@@ -136,7 +135,7 @@ def initialize_ub(
             f"{_WHO}: with_cublasmp is True; this version does not use cuBLASMp. Leave it False."
         )
     _is_initialized = True
-    tell_of_overlap(_WHO, "it asks for userbuffers", stacklevel=2)
+    tell_once(_WHO, "it asks for userbuffers", OVERLAP, stacklevel=2)
 
 
 def destroy_ub() -> None:

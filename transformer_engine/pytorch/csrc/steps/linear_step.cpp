@@ -350,8 +350,8 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
   if (call.needs_wgrad()) {
     auto& saved = static_cast<LinearNode&>(*outputs.node).linear_saved;
     if (outputs.layernorm_output.defined() && !call.state.is_quantized) {
-      saved.input.save(input.kept, /*is_output=*/!returns_gathered());
-      saved.is_shard = input.is_shard;
+      saved.input.save(input.kept(), /*is_output=*/!returns_gathered());
+      saved.is_shard = input.is_shard();
     } else {
       input.save(&saved, call.state, spec_.norm.has_value() ? norm_result.output : call.source,
                  keeps_original(call));

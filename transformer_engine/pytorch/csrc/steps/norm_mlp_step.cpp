@@ -218,12 +218,12 @@ Operand NormMLPNode::backward_input(const Operand& operand, const at::Tensor& or
 
 // The same for the input of fc1, of all rows.
 Operand NormMLPNode::gathered_input(const LayerInput& input, const at::Tensor& original) const {
-  if (!input.is_shard ||
+  if (!input.is_shard() ||
       (state.backward_mode() == BackwardMode::kQuantized && input.operand.can_contract_rows())) {
     return backward_input(input.operand, original);
   }
   Operand whole =
-      PendingOperand(backward_input(input.kept, original), *spec.fc1.sharding.group).wait();
+      PendingOperand(backward_input(input.kept(), original), *spec.fc1.sharding.group).wait();
   return input.keeps_plain ? state.quantizers->input(0).quantize(
                                  whole.plain(), {.rowwise = false, .columnwise = true})
                            : whole;
@@ -497,7 +497,7 @@ void NormMLPStep::record(Call& call, const at::Tensor& output) {
     if (spec_.return_layernorm_output && !call.state.is_quantized) {
       node->fc1_saved.input.save(Operand::high_precision(call.hidden.norm.output),
                                  /*is_output=*/!spec_.returns_gathered());
-      node->fc1_saved.is_shard = call.hidden.fc1_input.is_shard;
+      node->fc1_saved.is_shard = call.hidden.fc1_input.is_shard();
     } else {
       call.hidden.fc1_input.save(&node->fc1_saved, call.state, call.hidden.norm.output, false);
     }

@@ -6,9 +6,10 @@ namespace transformer_engine::pytorch {
 
 namespace {
 
-at::ScalarType partial_type(const Sharding& sharding, const Operand& operand,
-                            at::ScalarType dtype) {
-  return sharding.group->sum_type(operand.anchor().device(), dtype);
+// The type in which ranks add their parts of a product that reads `operand`. On CPUs FP32: the sum
+// is then rounded once. On GPUs that of the activations, which halves what is sent.
+at::ScalarType partial_type(const Operand& operand, at::ScalarType dtype) {
+  return operand.anchor().is_cpu() ? at::kFloat : dtype;
 }
 
 // The finished sum over ranks as `dtype`, with what is added once.
@@ -26,8 +27,7 @@ at::Tensor layer_output(const Sharding& sharding, const Operand& input, const Op
                         const at::Tensor& bias, at::ScalarType dtype, at::IntArrayRef sizes) {
   at::Tensor output;
   if (sharding.sums_output()) {
-    Pending sum =
-        start_sum(sharding, fprop(input, weight, {}, partial_type(sharding, input, dtype)));
+    Pending sum = start_sum(sharding, fprop(input, weight, {}, partial_type(input, dtype)));
     output = finish_sum(sum, bias, dtype);
   } else {
     output = fprop(input, weight, bias, dtype);
@@ -46,7 +46,7 @@ PendingDgrad start_dgrad(const Sharding& sharding, const Operand& grad_output,
     return dgrad(grad_output, weight, dtype,
                  addend.tensor.defined() ? addend.tensor.clone() : at::Tensor());
   }
-  const at::ScalarType type = partial_type(sharding, grad_output, dtype);
+  const at::ScalarType type = partial_type(grad_output, dtype);
   at::Tensor partial_addend;
   if (addend.is_whole && addend.tensor.defined()) {
     partial_addend = addend.tensor.to(type, /*non_blocking=*/false, /*copy=*/true);
@@ -66,13 +66,12 @@ LayerInput gather_input(const ShardedCast& cast, const CallState& state, const L
                         Operand local, bool needs_wgrad) {
   LayerInput input;
   if (!cast.is_sharded()) {
-    input.operand = input.kept = std::move(local);
+    input.operand = std::move(local);
     return input;
   }
-  input.is_shard = true;
   if (cast.joins_copies()) {
     input.operand = cast.gather(local.rowwise_alone());
-    input.kept = std::move(local);
+    input.shard = std::move(local);
     return input;
   }
   input.gathered = PendingOperand(local, *spec.sharding.group).wait().plain();
@@ -80,9 +79,10 @@ LayerInput gather_input(const ShardedCast& cast, const CallState& state, const L
   // Backward quantizes all rows again where that gives the same copies.
   input.keeps_plain = state.quantizes_backward() && needs_wgrad &&
                       state.quantizers->input(spec.gemm).is_requantization_safe();
-  input.is_shard = !state.is_quantized || input.keeps_plain ||
-                   state.backward_mode() == BackwardMode::kHighPrecision;
-  input.kept = input.is_shard ? std::move(local) : input.operand;
+  if (!state.is_quantized || input.keeps_plain ||
+      state.backward_mode() == BackwardMode::kHighPrecision) {
+    input.shard = std::move(local);
+  }
   return input;
 }
 

@@ -13,15 +13,16 @@ namespace transformer_engine::pytorch {
 // A layer's input as fprop reads it, and what to keep of it for backward.
 struct LayerInput {
   Operand operand;           // of all rows
-  Operand kept;              // the same, or of this rank's rows
-  bool is_shard = false;     // `kept` is of this rank's rows
-  bool keeps_plain = false;  // backward starts from the tensor before quantization
+  Operand shard;             // of this rank's rows, where backward starts from those
+  bool keeps_plain = false;  // and from the tensor before quantization
   at::Tensor gathered;       // all rows in high precision, where those were gathered
 
+  bool is_shard() const { return shard.is_defined(); }
+  const Operand& kept() const { return is_shard() ? shard : operand; }
   void save(SavedLinear* saved, const CallState& state, const at::Tensor& original,
             bool keeps_original) const {
-    saved->save_input(state, kept, original, keeps_original || keeps_plain);
-    saved->is_shard = is_shard;
+    saved->save_input(state, kept(), original, keeps_original || keeps_plain);
+    saved->is_shard = is_shard();
   }
 };
 // What a layer reads of its input: the usages of its operand, and its quantizer for this rank's

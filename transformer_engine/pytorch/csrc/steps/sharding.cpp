@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "steps/sharding.h"
 
-#include <ATen/ops/zeros.h>
 #include <transformer_engine/error.h>
 
 #include "allocate.h"
