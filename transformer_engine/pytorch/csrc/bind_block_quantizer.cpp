@@ -112,6 +112,8 @@ py::dict layout_of(int kind, int dtype, int flags, bool columnwise, int64_t rows
   result["scales"] = scales;
   result["amax"] = layout.amax_numel;
   result["is_transposed"] = layout.is_transposed;
+  result["row_scales"] = layout.row_scales;
+  result["row_scales_dim"] = layout.row_scales_dim;
   return result;
 }
 
@@ -163,7 +165,10 @@ void bind_base(py::module_& m) {
             return py::make_tuple(static_cast<int>(format.kind), static_cast<int>(format.dtype),
                                   format.flags);
           },
-          py::arg("columnwise"), "(kind, dtype, flags) of the copies it makes.");
+          py::arg("columnwise"), "(kind, dtype, flags) of the copies it makes.")
+      .def(
+          "shard_rows", [](const BlockQuantizer& self) { return self.shard_rows(usages_of(self)); },
+          "Copies of matrices that have a multiple of these rows can be joined.");
 }
 
 FourOverSix four_over_six_of(const std::string& mode) {
@@ -327,9 +332,11 @@ void bind_block_quantizers(py::module_& m) {
       py::arg("b_columnwise"), py::arg("b_contracts_rows"), py::arg("out_dtype"),
       "op(a) op(b)^T of two quantized tensors of logical sizes, op(X) = X^T where it contracts "
       "rows.");
-  m.def("copy_layout", &layout_of, py::arg("kind"), py::arg("dtype"), py::arg("flags"),
-        py::arg("columnwise"), py::arg("rows"), py::arg("cols"),
-        "Shapes of a copy's buffers for a logical [rows, cols] matrix.");
+  m.def(
+      "copy_layout", &layout_of, py::arg("kind"), py::arg("dtype"), py::arg("flags"),
+      py::arg("columnwise"), py::arg("rows"), py::arg("cols"),
+      "How a copy of a logical [rows, cols] matrix is stored: shapes of its buffers, and where the "
+      "rows are in them.");
 }
 
 }  // namespace transformer_engine::pytorch

@@ -107,12 +107,9 @@ std::optional<int64_t> BlockQuantizer::shard_rows(const Usages& usages) const {
     if (is_columnwise ? usages.columnwise : usages.rowwise) {
       const CopyFormat format = copy_format(is_columnwise);
       const CopyLayout layout(format, is_columnwise, any);
-      const int64_t rows =
-          layout.is_transposed ? layout.scales.block_cols : layout.scales.block_rows;
       const bool has_tiles = format.has(CopyFormat::kSquareTiles);
-      const int64_t cols =
-          layout.is_transposed ? layout.scales.block_rows : layout.scales.block_cols;
-      multiple = std::max({multiple, rows, has_tiles ? cols : 1});
+      multiple =
+          std::max({multiple, layout.rows_per_scale(), has_tiles ? layout.cols_per_scale() : 1});
     }
   }
   return multiple;

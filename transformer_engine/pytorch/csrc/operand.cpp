@@ -112,6 +112,9 @@ CopyLayout::CopyLayout(const CopyFormat& format, bool is_columnwise, const Matri
       break;
     }
   }
+  row_scales = ceil_divide(sizes.rows, rows_per_scale());
+  // Scales of 1 x 128 blocks are stored transposed to the data.
+  row_scales_dim = is_transposed != (format.kind == CopyKind::kFp8Blocks) ? 1 : 0;
 }
 
 BlockScaledMatrix block_scaled_view(const OperandCopy& copy, bool is_columnwise,

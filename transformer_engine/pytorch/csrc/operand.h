@@ -60,10 +60,15 @@ struct CopyLayout {
   int64_t data_row_bytes = 0;
   c10::SmallVector<int64_t, 2> scale_sizes;  // with the format's padding
   bool has_padded_scales = false;
+  int64_t row_scales = 0;  // scales that the matrix's rows have, without padding
+  int row_scales_dim = 0;  // the dimension of scale_sizes they lie along
   int64_t amax_numel = 0;  // 0: none
   BlockScales scales;      // without pointers
 
   int64_t data_numel() const { return stored_rows * data_row_bytes; }
+  // Rows and columns of the matrix that share a scale.
+  int64_t rows_per_scale() const { return is_transposed ? scales.block_cols : scales.block_rows; }
+  int64_t cols_per_scale() const { return is_transposed ? scales.block_rows : scales.block_cols; }
 };
 
 // dtype of the scales of a format as torch stores them: float32, or uint8 for E8M0 and E4M3.

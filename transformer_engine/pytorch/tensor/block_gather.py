@@ -15,16 +15,11 @@ from typing import Any, NamedTuple
 import torch
 
 from .storage.block_scaled_storage import (
-    KIND_FP8_BLOCKS,
-    KIND_FP8_TILES,
-    KIND_MXFP8,
     BlockScaledTensorStorage,
     Copy,
+    copy_layout,
     matrix_shape,
 )
-
-# Rows that share a scale of a columnwise copy, or of a tile, by kind.
-_FP8_ROWS, _MXFP8_ROWS, _NVFP4_ROWS = 128, 32, 16
 
 
 class Placement(NamedTuple):
@@ -38,18 +33,11 @@ class Placement(NamedTuple):
         self.target.copy_(self.arrived.t())
 
 
-def block_rows(kind: int) -> int:
-    """Rows of a tile, and of a block of a columnwise copy."""
-    if kind == KIND_MXFP8:
-        return _MXFP8_ROWS
-    return _FP8_ROWS if kind in (KIND_FP8_BLOCKS, KIND_FP8_TILES) else _NVFP4_ROWS
-
-
-def has_whole_blocks(shard: Any, kind: int, needs_columns: bool) -> bool:
-    """Whether the blocks of all ranks' shards are those of the whole."""
+def has_whole_blocks(shard: Any, rows: int) -> bool:
+    """Whether the blocks of all ranks' shards are those of the whole: `rows` share a scale."""
     if shard.dim() < 2 or shard.numel() == 0:
         return False  # the only axis is the one that blocks lie along
-    return not needs_columns or matrix_shape(shard.shape)[0] % block_rows(kind) == 0
+    return matrix_shape(shard.shape)[0] % rows == 0
 
 
 def gather_plan(
@@ -58,16 +46,12 @@ def gather_plan(
     """The (part, whole) pairs to gather of one copy, and what is to be done afterwards."""
     source, target = shard._copy(columnwise), whole._copy(columnwise)
     assert source is not None and target is not None, "the wanted copies are there"
-    kind, rows = source[3], matrix_shape(shard._shape)[0]
-    is_transposed = columnwise and kind != KIND_MXFP8
-    scale_rows = block_rows(kind) if columnwise or kind == KIND_FP8_TILES else 1
-    # Of 1 x 128 blocks the scales are stored the other way round.
-    is_turned = is_transposed != (kind == KIND_FP8_BLOCKS)
+    layout = copy_layout(source[3:], columnwise, shard._shape)
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
     placements: list[Placement] = []
     buffers = (
-        (source[0], target[0], is_transposed, None),
-        (source[1], target[1], is_turned, rows // scale_rows),
+        (source[0], target[0], layout["is_transposed"], None),
+        (source[1], target[1], layout["row_scales_dim"] == 1, layout["row_scales"]),
     )
     for part, everything, is_along_columns, count in buffers:
         assert part is not None and everything is not None

@@ -150,10 +150,6 @@ class BlockScaledQuantizer(CoreQuantizer):
 
     # --- gathering shards -----------------------------------------------------------------------
 
-    def _has_tiles(self) -> bool:
-        """Whether the rows of a square tile share a scale."""
-        return False
-
     def _gathers_rowwise_alone(self) -> bool:
         """Whether the columnwise copy is made from the gathered rowwise one: of square tiles."""
         return False
@@ -172,12 +168,9 @@ class BlockScaledQuantizer(CoreQuantizer):
         None where blocks of the whole would have rows of two ranks.
         """
         self._check_usages("quantize")
-        kind = self._core.copy_format(False)[0]
         is_rowwise = self._gathers_rowwise_alone()
         maker = self._shard_quantizer(shard, group)
-        if maker is None or not has_whole_blocks(
-            shard, kind, self._has_tiles() or self.columnwise_usage
-        ):
+        if maker is None or not has_whole_blocks(shard, self._core.shard_rows()):
             return None
         if is_rowwise:
             maker.set_usage(rowwise=True, columnwise=False)

@@ -105,11 +105,8 @@ class Float8BlockQuantizer(BlockScaledQuantizer):
     def is_requantization_safe(self) -> bool:
         return True
 
-    def _has_tiles(self) -> bool:
-        return self.block_scaling_dim == 2
-
     def _gathers_rowwise_alone(self) -> bool:
-        return self._has_tiles()
+        return self.block_scaling_dim == 2
 
     def fits_recipe(self, recipe: Recipe) -> bool:
         return recipe.float8_block_scaling() or super().fits_recipe(recipe)

@@ -89,9 +89,6 @@ class MXFP8Quantizer(BlockScaledQuantizer):
     def is_requantization_safe(self) -> bool:
         return True
 
-    def _has_tiles(self) -> bool:
-        return self.with_2d_quantization
-
     def fits_recipe(self, recipe: Recipe) -> bool:
         return recipe.mxfp8() or super().fits_recipe(recipe)
 

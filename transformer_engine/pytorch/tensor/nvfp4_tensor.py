@@ -240,9 +240,6 @@ class NVFP4Quantizer(BlockScaledQuantizer):
     def fits_recipe(self, recipe: Recipe) -> bool:
         return recipe.nvfp4() or super().fits_recipe(recipe)
 
-    def _has_tiles(self) -> bool:
-        return self.with_2d_quantization
-
     def _gathers_rowwise_alone(self) -> bool:
         return self.with_2d_quantization and not self.with_rht
 

@@ -33,24 +33,6 @@ Pending start_sum(const Sharding& sharding, const at::Tensor& partial) {
                                        : sharding.group->sum(partial);
 }
 
-namespace {
-
-// Where the rows of a matrix are in the scales of one copy of it.
-struct ScaleRows {
-  int dim;        // along which they lie
-  int64_t count;  // of scales for the rows, without padding
-};
-
-ScaleRows scale_rows(const CopyLayout& layout, const CopyFormat& format, const MatrixSizes& sizes) {
-  const int64_t block_rows =
-      layout.is_transposed ? layout.scales.block_cols : layout.scales.block_rows;
-  // Scales of 1 x 128 blocks are stored transposed to the data.
-  const bool lies_along_cols = layout.is_transposed != (format.kind == CopyKind::kFp8Blocks);
-  return {.dim = lies_along_cols ? 1 : 0, .count = (sizes.rows + block_rows - 1) / block_rows};
-}
-
-}  // namespace
-
 PendingOperand::PendingOperand(const Operand& shard, const RankGroup& group)
     : shard_sizes_(shard.sizes) {
   whole_.sizes = {.rows = shard.sizes.rows * group.size(), .cols = shard.sizes.cols};
@@ -89,9 +71,9 @@ void PendingOperand::gather_copy(const OperandCopy& shard, bool is_columnwise, O
     return;
   }
   whole->scale_inv = new_tensor(to.scale_sizes, shard.scale_inv.scalar_type(), shard.scale_inv);
-  const ScaleRows part = scale_rows(from, shard.format, shard_sizes_);
-  gather_matrix(shard.scale_inv.narrow(part.dim, 0, part.count),
-                whole->scale_inv.narrow(part.dim, 0, part.count * group.size()), part.dim, group);
+  const int dim = from.row_scales_dim;
+  gather_matrix(shard.scale_inv.narrow(dim, 0, from.row_scales),
+                whole->scale_inv.narrow(dim, 0, from.row_scales * group.size()), dim, group);
   if (shard.format.has(CopyFormat::kRowScaled)) {
     whole->amax = new_tensor({to.amax_numel}, at::kFloat, shard.amax);
     gather_matrix(shard.amax, whole->amax, 0, group);

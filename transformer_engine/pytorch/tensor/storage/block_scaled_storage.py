@@ -66,7 +66,15 @@ def matrix_shape(shape: Any) -> tuple[int, int]:
 
 
 def copy_layout(copy_format: tuple[int, int, int], columnwise: bool, shape: Any) -> dict[str, Any]:
-    """Shapes of a copy's buffers for a logical shape: "data" as a matrix, "scales", "amax"."""
+    """How a copy of a tensor of some logical shape is stored.
+
+    Returns
+    -------
+    dict
+        Shapes: "data" as a matrix, "scales", "amax" (number of elements). Where the M rows are:
+        "is_transposed", whether along axis 1 of the data; "row_scales" of them, without padding,
+        along axis "row_scales_dim" of the scales.
+    """
     kind, dtype, flags = copy_format
     rows, cols = matrix_shape(shape)
     return tex.copy_layout(kind, dtype, flags, columnwise, rows, cols)
