@@ -4,6 +4,10 @@
 all their batches.
 """
 
+import contextlib
+import gc
+import re
+
 import pytest
 import torch
 
@@ -201,6 +205,92 @@ def test_default_names_need_not_be_the_same():
     assert ranks(2).run(use_other_modules_of_the_same_default_names) == [[448 / 2, 448 / 14]] * 2
 
 
+# ---- other models of the same names --------------------------------------------------------------
+
+
+def use(modules, value):
+    with te.autocast(recipe=RECIPES["delayed"]):
+        for module in modules:
+            module(torch.full((2, WIDTH), float(value)))
+
+
+def scales_of_inputs(modules):
+    return [module.fp8_meta["scaling_fwd"].scale[0].item() for module in modules]
+
+
+def train_beside_an_old_model(rank, who_used_it):
+    """The old model lives on, on the first rank alone, which uses it again in between."""
+    old = list(build_pair().values())
+    for _ in range(3):  # more often than the new one
+        use(old if who_used_it == "all" or rank == 0 else [], 64)
+    if rank != 0:
+        old = []
+    new = list(build_pair().values())
+    use(new, 1 + rank)
+    use(old, 128)
+    if who_used_it == "all":
+        use(new if rank == 1 else [], 4)
+    use(reversed(new), 1)
+    gc.collect()
+    return scales_of_inputs(new), scales_of_inputs(old)
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+@pytest.mark.parametrize("who_used_it", ["all", "first"])
+def test_an_old_model_of_one_rank_meets_no_new_one(who_used_it):
+    newest = 4 if who_used_it == "all" else 2
+    new = [448 / newest] * 2
+    assert ranks(2).run(train_beside_an_old_model, who_used_it) == [
+        (new, [448 / 128] * 2),
+        (new, []),
+    ]
+
+
+def use_copies(rank):
+    """Copies have one name; used in the same steps they are told apart by their order."""
+    first, second = (te.Linear(WIDTH, WIDTH, name="a") for _ in range(2))
+    for _ in range(2):
+        with te.autocast(recipe=RECIPES["delayed"]):
+            first(torch.full((2, WIDTH), 1.0 + rank))
+            second(torch.full((2, WIDTH), 7.0 - rank))
+    use([second] if rank == 0 else [], 14)
+    return scales_of_inputs([first, second])
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_copies_are_told_apart_by_the_order_of_first_use():
+    assert ranks(2).run(use_copies) == [[448 / 2, 448 / 14]] * 2
+
+
+def build_models_one_after_the_other(rank):
+    """Number of elements that are reduced, model by model."""
+    del rank
+    sizes, original = [], torch.distributed.all_reduce
+
+    def counting(tensor, *args, **keywords):
+        sizes.append(tensor.numel())
+        return original(tensor, *args, **keywords)
+
+    torch.distributed.all_reduce = counting
+    try:
+        for _ in range(4):
+            modules = build_pair()
+            for _ in range(2):
+                use(modules.values(), 1)
+            del modules
+            gc.collect()
+    finally:
+        torch.distributed.all_reduce = original
+    return [sizes[-1], *sizes[2::3]]
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+def test_models_that_are_gone_are_reduced_no_more():
+    for last, *sizes in ranks(2).run(build_models_one_after_the_other):
+        assert len(sizes) == 4
+        assert set(sizes) == {last}
+
+
 # ---- groups --------------------------------------------------------------------------------------
 
 
@@ -296,19 +386,91 @@ def name_another_kind_the_same(rank):
         module(torch.ones(2, WIDTH))
 
 
-def keep_other_histories(rank):
-    modules = build_pair()
-    recipe = DelayedScaling(amax_history_len=3 + rank)
-    with te.autocast(recipe=recipe):
-        modules["b" if rank == 0 else "a"](torch.ones(2, WIDTH))
+def use_another_kind_of_the_same_name_later(rank):
+    kinds = (te.Linear(WIDTH, WIDTH, name="x.fc1"), te.LayerNormMLP(WIDTH, WIDTH, name="x"))
+    for step in range(2):
+        expected = contextlib.nullcontext()
+        if step == 1:
+            expected = pytest.raises(
+                RuntimeError, match=r"autocast: x.fc1 has an amax history of shape .* on rank 1"
+            )
+        with expected, te.autocast(recipe=RECIPES["delayed"]):
+            if rank == step:
+                kinds[step](torch.ones(2, WIDTH))
+
+
+def use_other_recipes(rank):
+    """From the first step on, and when a rank changes its own; the state stays as it is."""
+    usual = RECIPES["delayed"]
+    for name, other in ("a", DelayedScaling(amax_history_len=7)), ("b", RECIPES["custom"]):
+        module = te.Linear(WIDTH, WIDTH, name=name, device="cpu")
+        for recipes in (usual, other), (usual, usual), (other, usual):
+            texts = [re.escape(re.sub(" at 0x[0-9a-f]+", "", repr(recipe))) for recipe in recipes]
+            expected = contextlib.nullcontext()
+            if recipes[0] is not recipes[1]:
+                rule = (
+                    f"rank 0 of .* forward under .{texts[0]}., rank 1 a forward under .{texts[1]}."
+                )
+                expected = pytest.raises(RuntimeError, match=rule)
+            with expected, te.autocast(recipe=recipes[rank]):
+                module(torch.ones(2, WIDTH))
+        if name == "a":  # another kind of recipe begins anew
+            assert scales_of_inputs([module]) == [448], "only the second step counts"
+
+
+def end_other_passes(rank):
+    """A rank is a pass behind the others."""
+    module = te.Linear(WIDTH, WIDTH, name="a")
+    x = torch.ones(2, WIDTH, requires_grad=True)
+    for _ in range(2):
+        with te.autocast(recipe=RECIPES["delayed"]):
+            y = module(x)
+        y.sum().backward()
+    with te.autocast(recipe=RECIPES["delayed"]):
+        y = module(x)
+    with pytest.raises(RuntimeError, match=r"rank 0 .* a forward under .* rank 1 a backward under"):
+        if rank == 0:
+            with te.autocast(recipe=RECIPES["delayed"]):
+                module(x)
+        else:
+            y.sum().backward()
+
+
+def use_one_name_twice(rank):
+    """Twins of a name that a rank alone uses: which is which cannot be told."""
+    copies = [te.Linear(WIDTH, WIDTH, name="a") for _ in range(2)]
     with (
-        pytest.raises(RuntimeError, match=r"autocast: b has an amax history of shape \(4, 3\) on"),
-        te.autocast(recipe=recipe),
+        pytest.raises(
+            RuntimeError, match=r"autocast: 2 modules named a .* on rank 0 of the .*, 1 on rank 1;"
+        ),
+        te.autocast(recipe=RECIPES["delayed"]),
     ):
-        modules["b"](torch.ones(2, WIDTH))
+        for module in copies[: 2 - rank]:
+            module(torch.ones(2, WIDTH))
+
+
+def use_one_name_later(rank):
+    copies = [te.Linear(WIDTH, WIDTH, name="a") for _ in range(2)]
+    with te.autocast(recipe=RECIPES["delayed"]):
+        for module in copies[: 2 * rank]:
+            module(torch.ones(2, WIDTH))
+    with (
+        pytest.raises(
+            RuntimeError, match=r"1 modules named a .* on rank 0 .*, other ranks have used 2 before"
+        ),
+        te.autocast(recipe=RECIPES["delayed"]),
+    ):
+        for module in copies[: 1 - rank]:
+            module(torch.ones(2, WIDTH))
+
+
+MISFITS = (
+    *(name_another_kind_the_same, use_another_kind_of_the_same_name_later),
+    *(use_other_recipes, end_other_passes, use_one_name_twice, use_one_name_later),
+)
 
 
 @pytest.mark.slow  # may be the first to start the ranks
-@pytest.mark.parametrize("function", [name_another_kind_the_same, keep_other_histories])
+@pytest.mark.parametrize("function", MISFITS)
 def test_ranks_that_do_not_fit_together_are_told_so(function):
     ranks(2).run(function)

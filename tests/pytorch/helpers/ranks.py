@@ -12,7 +12,6 @@ tests for another number of ranks are skipped.
 
 import datetime
 import functools
-import gc
 import importlib.util
 import inspect
 import multiprocessing
@@ -55,7 +54,6 @@ def _serve(rank: int, size: int, paths: list[str], connection: Connection) -> No
         # earlier could do so while another one was still opening its own.
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-        gc.collect()  # modules of the last task: delayed scaling goes by the names of those alive
         try:
             function = getattr(_load(path), name)
             torch.manual_seed(1234)

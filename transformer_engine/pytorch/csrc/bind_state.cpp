@@ -86,6 +86,7 @@ void bind_delayed_scaling(py::module_& m) {
       .def_readonly("is_forward", &State::is_forward)
       .def_readonly("fp8_max", &State::fp8_max)
       .def_readonly("version", &State::version)
+      .def_readonly("number", &State::number)
       .def_property_readonly(
           "recipe", [](const State& self) { return std::const_pointer_cast<Recipe>(self.recipe); })
       .def_readwrite("name", &State::name)

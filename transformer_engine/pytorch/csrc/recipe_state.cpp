@@ -172,12 +172,22 @@ void autocast_exit(bool has_failed) {
   }
 }
 
+namespace {
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> count = 0;
+  return count++;
+}
+
+}  // namespace
+
 DelayedScalingState::DelayedScalingState(at::Tensor scale_in, at::Tensor history_in,
                                          std::shared_ptr<const Recipe> recipe_in, bool forward,
                                          float max)
     : scale(std::move(scale_in)),
       amax_history(std::move(history_in)),
       recipe(std::move(recipe_in)),
+      number(next_number()),
       is_forward(forward),
       fp8_max(max) {
   TE_CHECK(amax_history.dim() == 2 && amax_history.size(0) > 0 &&

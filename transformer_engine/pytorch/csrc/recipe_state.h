@@ -85,6 +85,7 @@ class DelayedScalingState : public std::enable_shared_from_this<DelayedScalingSt
   // Of the last region that used it. A custom recipe's is not the one its slots scale by.
   std::shared_ptr<const PythonRef> group;
   std::shared_ptr<const Recipe> region_recipe;
+  const uint64_t number;  // of no other state of this process, also after its end
   bool is_forward;
   bool reduces_amax = false;
   float fp8_max;
