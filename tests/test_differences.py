@@ -10,6 +10,7 @@ import operator
 import pickle
 import re
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
@@ -31,6 +34,7 @@ from transformer_engine.common.recipe import (
 from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
 from transformer_engine.pytorch.distributed import symmetric_all_reduce
 from transformer_engine.pytorch.module import compiled, userbuffers
+from transformer_engine.pytorch.module.extra_state import decode
 from transformer_engine.pytorch.module.sharding import WeightShard
 from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 from transformer_engine.pytorch.tensor import utils as tensor_utils
@@ -610,6 +614,30 @@ def _() -> None:
     layer, plain = te.Linear(16, 8), torch.nn.Linear(16, 8)
     layer.load_state_dict(plain.state_dict(), strict=True)
     assert torch.equal(layer.weight, plain.weight)
+
+
+def write_to_shards(rank: int) -> tuple[float, list[int]]:
+    """The amax that this rank's write has recorded, and the state that it would save."""
+    with te.quantized_model_init(recipe=DELAYED):
+        layer = te.Linear(32, 32, name="a")
+    with te.autocast(recipe=DELAYED):
+        layer.init_fp8_metadata()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fully_shard(layer, mesh=init_device_mesh("cpu", (2,)))
+    with torch.no_grad():
+        layer.weight.to_local().fill_(1.0 + rank)
+    return forward_history(layer)[0, 1].item(), layer.get_extra_state().tolist()
+
+
+@row("extra-state-of-shards")
+def _() -> None:
+    (first, state), (second, other) = ranks(2).run(write_to_shards)
+    assert (first, second) == (1.0, 2.0)
+    assert state == other
+    buffers = decode(torch.tensor(state, dtype=torch.uint8), "test")
+    assert buffers is not None
+    assert buffers.amax_history_fwd[0].tolist() == [0.0, 2.0, 0.0]
 
 
 @row("extra-state-kept")

@@ -18,7 +18,7 @@ import transformer_engine.pytorch as te
 from helpers.generators import random_tensor
 from helpers.recipes import RECIPES
 from helpers.tolerances import assert_identical, assert_within, gamma, rounding_bound
-from transformer_engine.common.recipe import NVFP4BlockScaling, Recipe
+from transformer_engine.common.recipe import DelayedScaling, NVFP4BlockScaling, Recipe
 
 ROWS, WIDTH = 128, 128
 # Random bits differ between runs of a part; the other parts of the recipe stay.
@@ -28,12 +28,18 @@ ALL_RECIPES: dict[str, Recipe | None] = {
     "nvfp4": NVFP4BlockScaling(disable_stochastic_rounding=True),
 }
 
+# Those, and one whose scales follow each amax at once.
+NAMED_RECIPES: dict[str, Recipe | None] = {
+    **ALL_RECIPES,
+    "recent": DelayedScaling(amax_history_len=2, amax_compute_algo="most_recent"),
+}
+
 
 def build(recipe: str, has_quantized_weights: bool = False, hidden: int = 256) -> Any:
     """Three modules with BF16 parameters; their weights have `hidden` rows, or multiples of it."""
     torch.manual_seed(3)
     options: dict[str, Any] = {"device": "cpu", "params_dtype": torch.bfloat16}
-    with te.quantized_model_init(has_quantized_weights, recipe=ALL_RECIPES[recipe]):
+    with te.quantized_model_init(has_quantized_weights, recipe=NAMED_RECIPES[recipe]):
         return torch.nn.Sequential(
             te.Linear(WIDTH, hidden, name="a", **options),
             te.LayerNormLinear(hidden, hidden, name="b", **options),
@@ -48,9 +54,9 @@ def input_of(step: int, rank: int) -> torch.Tensor:
 
 def region(recipe: str, group: Any = None) -> Any:
     """The region of a recipe by name."""
-    if ALL_RECIPES[recipe] is None:
+    if NAMED_RECIPES[recipe] is None:
         return contextlib.nullcontext()
-    return te.autocast(recipe=ALL_RECIPES[recipe], amax_reduction_group=group)
+    return te.autocast(recipe=NAMED_RECIPES[recipe], amax_reduction_group=group)
 
 
 def run(model: Callable[..., torch.Tensor], recipe: str, step: int, rank: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 """Writing to a view of a Float8Tensor: the whole holds the values, cast by one scale."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from helpers.quantizers import (
 )
 from helpers.tolerances import assert_identical, assert_within, rounding_bound
 from transformer_engine.pytorch.constants import DType
-from transformer_engine.pytorch.tensor import Float8Tensor
+from transformer_engine.pytorch.tensor import Float8Quantizer, Float8Tensor
 
 KINDS = pytest.mark.parametrize("kind", FLOAT8_QUANTIZERS)
 SHAPE = (8, 6, 4)
@@ -416,3 +417,64 @@ def test_inference_mode():
         tensor[2].fill_(5.0)
         assert_identical(tensor[2].dequantize(), torch.full((6, 4), 5.0))
         tensor.update_usage(columnwise_usage=False)
+
+
+# ---- parts of a file ---------------------------------------------------------------------------
+
+
+def from_file(tensor):
+    """What a checkpoint gives: the bytes and the scale, no quantizer."""
+    return pickle.loads(pickle.dumps(tensor))
+
+
+def quantizer_of_scale(scale):
+    return Float8Quantizer(torch.tensor([scale]), torch.zeros(1), DType.kFloat8E4M3)
+
+
+PARTINGS = {
+    "halves": lambda t: t.chunk(2),
+    "rows": lambda t: t.unbind(),
+    "columns": lambda t: (t[..., :1], t[..., 1:]),
+    "overlapping": lambda t: (t[:5], t[3:]),
+}
+
+
+@pytest.mark.parametrize("parting", PARTINGS)
+def test_parts_of_a_file_make_the_whole_bit_for_bit(parting):
+    saved = quantizer_of_scale(100.0)(random_tensor(SHAPE, seed=1))
+    tensor = quantizer_of_scale(1.0)(random_tensor(SHAPE, seed=2))
+    for part, its in zip(
+        PARTINGS[parting](tensor), PARTINGS[parting](from_file(saved)), strict=True
+    ):
+        part.copy_(its)
+    assert_identical(tensor._data, saved._data)
+    assert_identical(tensor._scale_inv, saved._scale_inv)
+    tensor.update_usage(rowwise_usage=True, columnwise_usage=True)
+    assert_identical(tensor._transpose, saved._transpose)
+
+
+def test_parts_of_a_file_under_other_scales_are_rounded():
+    saved = [quantizer_of_scale(s)(random_tensor((4, 6, 4), seed=1)) for s in (100.0, 50.0)]
+    tensor = quantizer_of_scale(1.0)(random_tensor(SHAPE, seed=2))
+    for part, its in zip(tensor.chunk(2), saved, strict=True):
+        part.copy_(from_file(its))
+    assert tensor._scale_inv.item() == 1.0
+    values = torch.cat([its.dequantize() for its in saved])
+    assert_identical(tensor.dequantize(), quantizer_of_scale(1.0)(values).dequantize())
+
+
+@pytest.mark.parametrize("write", ["whole", "part", "bytes"])
+def test_a_write_in_between_is_not_lost(write):
+    saved = from_file(quantizer_of_scale(100.0)(random_tensor(SHAPE, seed=1)))
+    tensor = quantizer_of_scale(1.0)(random_tensor(SHAPE, seed=2))
+    tensor[:4].copy_(saved[:4])
+    if write == "whole":
+        tensor.fill_(2.0)
+    elif write == "part":
+        tensor[:1].fill_(2.0)
+    else:
+        tensor._data.copy_(tensor._data.flip(0))
+    expected = tensor.dequantize()
+    tensor[4:].copy_(saved[4:])
+    assert tensor._scale_inv.item() == 1.0
+    assert_identical(tensor[:4].dequantize(), expected[:4])

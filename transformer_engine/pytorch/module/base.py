@@ -34,6 +34,7 @@ from . import compiled, extra_state
 from .arguments import check_name
 from .fast_call import FastCallModule
 from .parameter_init import InitMethod, ParameterInit, default_init, keep_init_value
+from .pending_amaxes import with_pending_amaxes
 from .sharding import WeightShard
 from .userbuffers import (
     UserBufferQuantizationMode,
@@ -56,6 +57,7 @@ __all__ = [
 
 # Keys of the forward and the backward state in fp8_meta and quantizers.
 STATE_KEYS = ("scaling_fwd", "scaling_bwd")
+_WEIGHT_SLOTS = slice(TENSOR_TYPES["forward"].index("weight"), None, SLOTS_PER_GEMM["forward"])
 
 _dummy_wgrads: dict[tuple[tuple[int, ...], torch.dtype, torch.device], torch.Tensor] = {}
 
@@ -653,7 +655,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         """The delayed-scaling state as a uint8 CPU tensor, or an empty one without such a state.
 
         Its size is that of the recipe and the module, from the first region on; see
-        module/extra_state.py.
+        module/extra_state.py. Where fully_shard divides quantized weights, all ranks must call it.
         """
         states = self._delayed_states()
         if states is None:
@@ -663,6 +665,12 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
             (states[key].scale, states[key].amax_history) if key in states else none
             for key in STATE_KEYS
         )
+        if STATE_KEYS[0] in states:
+            owner = f"{type(self).__name__}.get_extra_state"
+            history = with_pending_amaxes(
+                owner, self._parameters.values(), forward[1], _WEIGHT_SLOTS
+            )
+            forward = (forward[0], history)
         return extra_state.encode(extra_state.DelayedScalingBuffers(*forward, *backward))
 
     def set_extra_state(self, state: Any) -> None:

@@ -20,6 +20,7 @@ from ..arguments import check_flag, check_tensor
 from ..constants import DType
 from ..cpp_extensions import cast as tex
 from .core_quantizer import CoreQuantizer, check_destination, check_fp8_dtype
+from .part_assembly import span_of
 from .quantizer import as_quantizable, is_noop, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
 from .storage.write_tracking import count_write, mark_written
@@ -281,24 +282,17 @@ def _written_whole(
             "several elements share one byte; one for each is required. Write to a view that is "
             "not expanded."
         )
-    values = torch.zeros(_span(everything), dtype=torch.float32, device=everything.device)
+    values = torch.zeros(span_of(everything), dtype=torch.float32, device=everything.device)
     start = part.storage_offset() - everything.storage_offset()
-    if start < 0 or start + _span(part) > values.numel():
+    if start < 0 or start + span_of(part) > values.numel():
         raise ValueError(
-            f"{owner}: dst reaches bytes {start} to {start + _span(part)} of a tensor of "
+            f"{owner}: dst reaches bytes {start} to {start + span_of(part)} of a tensor of "
             f"{values.numel()} bytes; a part must lie inside."
         )
     result = values.as_strided(everything.shape, everything.stride(), 0)
     result.copy_(whole._dequantize_impl(torch.float32))
     values.as_strided(part.shape, part.stride(), start).copy_(source)
     return result.contiguous()
-
-
-def _span(tensor: torch.Tensor) -> int:
-    """Number of elements of memory from the first to the last that a tensor reaches."""
-    if tensor.numel() == 0:
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class Float8Quantizer(Float8QuantizerBase):

@@ -14,10 +14,18 @@ from ..constants import DType
 from .float8_current_scaling import Float8CurrentScalingQuantizer
 from .float8_quantizer import Float8Quantizer
 from .fsdp_tensor import FsdpTensor
+from .part_assembly import ArrivingParts
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten, view_bytes
 from .quantizer import NOMINAL_DTYPES, Quantizer
 from .storage.float8_tensor_storage import Float8TensorStorage
-from .storage.write_tracking import begin_part, count_write, mark_written, share_state
+from .storage.write_tracking import (
+    arriving_in,
+    begin_part,
+    count_write,
+    keep_arriving,
+    mark_written,
+    share_state,
+)
 
 __all__ = [
     "Float8CurrentScalingQuantizer",
@@ -127,7 +135,7 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
         if src._fp8_dtype != self._fp8_dtype:  # which other tensors on these bytes would not learn
             return False
         if self._whole is not None and not torch.equal(src._scale_inv, self._scale_inv):
-            return False
+            return src._quantizer is None and self._assemble(src, self._whole)
         self._data.copy_(src._data)
         self._scale_inv.copy_(src._scale_inv)
         count_write(self._data)
@@ -140,6 +148,27 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
             self._create_transpose()
         else:
             self._reset_caches()
+        return True
+
+    def _assemble(self, src: Any, whole: Float8TensorStorage) -> bool:
+        """Take a part of a file into the whole; exact once all parts have come."""
+        part, everything = self._data, whole._data
+        if part is None or everything is None or self._quantizer is None:
+            return False
+        parts = arriving_in(everything)
+        if parts is None or not torch.equal(parts.scale_inv, src._scale_inv):
+            parts = ArrivingParts(everything, src._scale_inv)
+        self._overwrite(src._dequantize_impl(torch.float32))  # which also says what is wrong
+        parts.put(everything, part, src._data)
+        data = parts.complete(everything)
+        if data is None:
+            keep_arriving(everything, parts)
+            return True
+        everything.copy_(data)
+        whole._scale_inv.copy_(src._scale_inv)
+        count_write(everything)
+        self._reset_caches()
+        mark_written(everything, None)
         return True
 
     def _reduce(self) -> Any:

@@ -42,11 +42,12 @@ class Values:
 class CopyState:
     """The values in one buffer."""
 
-    __slots__ = ("values", "version")
+    __slots__ = ("arriving", "values", "version")
 
     def __init__(self, values: Values, version: int) -> None:
         self.values = values
         self.version = version
+        self.arriving: Any = None  # what keep_arriving was given, until the next write
 
     def __reduce__(self) -> Any:
         # Files and deep copies hold buffers of their own, which the constructors look at again.
@@ -64,7 +65,22 @@ def _set_state(buffer: torch.Tensor, values: Values, version: int) -> None:
     if state is None:
         buffer._copy_state = CopyState(values, version)  # type: ignore[attr-defined]
     else:
-        state.values, state.version = values, version
+        state.values, state.version, state.arriving = values, version, None
+
+
+def keep_arriving(buffer: torch.Tensor, parts: Any) -> None:
+    """Attach something to the present values of a buffer; gone when others are written."""
+    state = _state_of(buffer)
+    if state is not None:
+        state.version, state.arriving = version_of(buffer), parts
+
+
+def arriving_in(buffer: torch.Tensor) -> Any:
+    """What `keep_arriving` was given for the values that the buffer still holds, or None."""
+    state = _state_of(buffer)
+    if state is None or _writes_since(buffer, state):
+        return None
+    return state.arriving
 
 
 def _writes_since(buffer: torch.Tensor, state: CopyState) -> int:
