@@ -1,21 +1,25 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A part of a block-scaled matrix as FP32 or, where the processor multiplies BF16, as BF16:
-//   q * scale, times the row's amax / (6 * e4m3_max) where the matrix is row-scaled (FP32 only).
-// FP32 results are those of dequantize_blocks without the tensor's amax. BF16 results are exact for
-// scales that are powers of two, and for E2M1 under E4M3 scales, but below 2^-126, where
-// multiply-adds of BF16 count them as 0.
+// A part of a block-scaled matrix in a type of more precision, for products and for its own sake:
+//   dequantize_part   q * scale, times the row's amax / (6 * e4m3_max) where the matrix is
+//       row-scaled, as FP32 or, where the processor multiplies BF16, as BF16. FP32 results are
+//       those of RoundedProducts without the tensor's amax. BF16 results are exact for scales that
+//       are powers of two, and for E2M1 under E4M3 scales, but below 2^-126, where multiply-adds of
+//       BF16 count them as 0.
+//   RoundedProducts   T(q * scale), for E2M1 T((q * scale) * tensor scale), each product rounded to
+//       FP32: what dequantize_blocks gives.
 //
-// Row by row: the scales of up to kScalesAtOnce columns are laid out one per element, or one per
+// Row by row: the scales of up to as many columns as fit are laid out one per element, or one per
 // unit of elements where blocks are whole units, and kept for as many rows as share them. FP8 to
-// BF16 adds a power of two to the exponent of the number that a table gives for the code
-// (fp8_bf16.h), 64 codes at a time, as long as every scale leaves every code a normal number; the
-// rest multiplies in FP32.
+// BF16 takes the numbers that a table gives for 64 codes (fp8_bf16.h). As an operand of products it
+// adds a power of two to their exponents, as long as every scale leaves every code a normal number.
+// The rest multiplies in FP32.
 #pragma once
 
 #include "cpu/simd/e8m0.h"
 #include "cpu/simd/gemm_operand.h"
+#include "cpu/simd/rows.h"
 #include "numerics/e8m0.h"
 #include "numerics/half.h"
 #include "numerics/scale.h"
@@ -23,9 +27,15 @@
 namespace transformer_engine::cpu::TE_ISA {
 namespace {
 
-// Elements to which every written row is rounded up.
+// Elements to which every row that dequantize_part writes is rounded up.
 constexpr int64_t kDequantizeUnit = 64;
-constexpr int64_t kScalesAtOnce = 512;
+// Columns whose scales are laid out at once: of parts, which lie in the first cache; and of whole
+// rows. Rows that share their scales are passed through faster in longer runs (4096 against 1024
+// columns: twice as fast). Scales of one row may lie as far apart as the matrix is high; more than
+// 8 of them would meet in one set of the first cache.
+constexpr int64_t kPartColumns = 512;
+constexpr int64_t kLongRun = 4096;
+constexpr int64_t kRowRun = 1024;
 
 // As stored; `col` is even for E2M1.
 struct MatrixPart {
@@ -72,6 +82,8 @@ TE_INLINE Vf load(const CodeE2M1* p) {
 #endif
 }
 
+TE_INLINE Vf load_bitwise(const CodeE2M1* p) { return load(p); }
+
 template <typename Code>
 constexpr int64_t kCodesPerByte = 1;
 template <>
@@ -115,7 +127,8 @@ TE_INLINE bool has_scale_per(const BlockScales& scales, const MatrixPart& part) 
 // kWidth floats more are written: something finite, or the last scale.
 template <int64_t kElements>
 TE_INLINE void expand_scales(const BlockScales& scales, const MatrixPart& part, float* out) {
-  const int64_t first = part.row / scales.block_rows * scales.row_stride;
+  const int64_t band = scales.block_rows == 1 ? part.row : part.row / scales.block_rows;
+  const int64_t first = band * scales.row_stride;
   const int64_t count = (part.cols + kElements - 1) / kElements;
   const int64_t first_unit = part.col / kElements;
   const int64_t units_per_block = scales.block_cols / kElements;
@@ -126,7 +139,18 @@ TE_INLINE void expand_scales(const BlockScales& scales, const MatrixPart& part, 
     }
     return;
   }
-  int64_t block = first_unit / units_per_block;
+  if (units_per_block == 4 && first_unit % 4 == 0 && scales.dtype == DType::kFloat32) {
+    // Blocks of 128 FP8 codes. Wider stores would overlap, and what is read soon after from one of
+    // several stores comes late.
+    const float* in = static_cast<const float*>(scales.data) + first;
+    in += first_unit / 4 * scales.col_stride;
+    for (int64_t i = 0; i < count; i += 4, in += scales.col_stride) {
+      const float four[4] = {*in, *in, *in, *in};
+      __builtin_memcpy(out + i, four, sizeof(four));
+    }
+    return;
+  }
+  int64_t block = first_unit == 0 ? 0 : first_unit / units_per_block;
   for (int64_t i = 0; i < count; ++block) {
     const int64_t block_end = (block + 1) * units_per_block - first_unit;
     const int64_t end = block_end < count ? block_end : count;
@@ -138,20 +162,49 @@ TE_INLINE void expand_scales(const BlockScales& scales, const MatrixPart& part, 
   }
 }
 
-// out[i] = code i * scales[i] * row_scale, in FP32.
-template <typename Code, typename T>
+// Two vectors.
+template <typename T>
+TE_INLINE void store_both(T* p, Vf a, Vf b) {
+#if TE_ISA_LEVEL >= 1
+  if constexpr (__is_same(T, Bf16)) {
+    store_two(p, a, b);
+    return;
+  }
+#endif
+  store(p, a);
+  store(p + kWidth, b);
+}
+
+// out[i] = T(code i * scale), for E2M1 T(code i * scale * second), in FP32 before that; a scale per
+// kElements. kIsExact: every bit of a NaN counts, and nothing is written beyond `count`; else up
+// to the next multiple of kWidth.
+template <typename Code, int64_t kElements, bool kIsExact, typename T>
 TE_INLINE void multiply_codes(const uint8_t* codes, int64_t count, const float* scales,
-                              float row_scale, T* out) {
-  constexpr int64_t kBytes = kWidth / kCodesPerByte<Code>;
-  for (int64_t i = 0; i < count; i += kWidth) {
-    const uint8_t* p = codes + i / kCodesPerByte<Code>;
-    uint8_t last[kBytes] = {};
-    if (i + kWidth > count) {
-      const int64_t left = count - i + kCodesPerByte<Code> - 1;
-      __builtin_memcpy(last, p, static_cast<uint64_t>(left / kCodesPerByte<Code>));
-      p = last;
-    }
-    store(out + i, load(reinterpret_cast<const Code*>(p)) * load(scales + i) * set1(row_scale));
+                              float second, T* out) {
+  const auto product = [&](const uint8_t* p, int64_t i) TE_INLINE_LAMBDA {
+    const Vf scale = kElements == 1 ? load(scales + i) : set1(scales[i / kElements]);
+    const auto* const code = reinterpret_cast<const Code*>(p);
+    const Vf value = (kIsExact ? load_bitwise(code) : load(code)) * scale;
+    return kCodesPerByte<Code> == 1 ? value : value * set1(second);
+  };
+  const auto at = [&](int64_t i)
+                      TE_INLINE_LAMBDA { return product(codes + i / kCodesPerByte<Code>, i); };
+  // The end of a loop of few steps is foreseen, and the scales of the next row are laid out early.
+  constexpr int64_t kStep = 4 * kWidth;
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    store_both(out + i, at(i), at(i + kWidth));
+    store_both(out + i + kStep / 2, at(i + kStep / 2), at(i + kStep / 2 + kWidth));
+  }
+  for (; i + kWidth <= count; i += kWidth) {
+    store(out + i, at(i));
+  }
+  if (i < count) {
+    const int64_t left = count - i;
+    uint8_t last[kWidth / kCodesPerByte<Code>] = {};
+    __builtin_memcpy(last, codes + i / kCodesPerByte<Code>,
+                     static_cast<uint64_t>((left + kCodesPerByte<Code> - 1) / kCodesPerByte<Code>));
+    store(out + i, product(last, i), kIsExact ? left : kWidth);
   }
 }
 
@@ -243,82 +296,151 @@ TE_INLINE void add_exponents(const uint8_t* codes, int64_t count, const uint16_t
 
 #endif
 
-// The scales of some columns, for the rows that share them.
-template <typename Code, typename T>
-struct ExpandedScales {
-  alignas(64) float values[kScalesAtOnce + kDequantizeUnit] = {};  // per element
+#if TE_ISA_LEVEL >= 3
+
+// Elements 2i of both, and elements 2i + 1.
+TE_INLINE HalfScales even_and_odd(Vf a, Vf b) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  return {{_mm512_permutex2var_ps(a.v, even, b.v)}, {_mm512_permutex2var_ps(a.v, odd, b.v)}};
+}
+
+// out[i] = BF16(FP8 code i * scale) of as many whole registers of codes as there are, a quarter of
+// the instructions of multiply_codes; returns their number of elements. A scale per kElements.
+template <typename Code, int64_t kElements>
+TE_INLINE int64_t multiply_registers(const uint8_t* codes, int64_t count, const float* scales,
+                                     Bf16* out) {
+  const auto half_scales = [scales](int64_t i) TE_INLINE_LAMBDA {
+    if constexpr (kElements == 1) {
+      return even_and_odd(load(scales + i), load(scales + i + kWidth));
+    } else {
+      const Vf scale = set1(scales[i / kElements]);
+      return HalfScales{scale, scale};
+    }
+  };
+  int64_t i = 0;
+  for (; i + kBulk <= count; i += kBulk) {
+    const auto [first, second] = decode_registers<typename Code::Format>(load_register(codes + i));
+    store_register(out + i, scale_register(first, half_scales(i)));
+    store_register(out + i + kBulk / 2, scale_register(second, half_scales(i + kBulk / 2)));
+  }
+  return i;
+}
+
+#endif
+
+template <int64_t kElements>
+struct ScalePer {
+  static constexpr int64_t kCount = kElements;
+};
+
+// The scales of up to kColumns columns, for the rows that share them.
+template <typename Code, int64_t kColumns>
+struct ColumnScales {
+  static constexpr int64_t kMaxColumns = kColumns;
+  alignas(64) float values[kColumns + kDequantizeUnit] = {};  // per element or unit
+  bool has_units = false;
 
   TE_INLINE void expand(const BlockScales& scales, const MatrixPart& part) {
-    expand_scales<1>(scales, part, values);
+    has_units = has_scale_per<kUnit<Code>>(scales, part);
+    if (has_units) {
+      expand_scales<kUnit<Code>>(scales, part, values);
+    } else {
+      expand_scales<1>(scales, part, values);
+    }
   }
-  TE_INLINE void apply(const uint8_t* codes, int64_t count, float row_scale, T* out) const {
-    multiply_codes<Code>(codes, count, values, row_scale, out);
+  // Calls body(ScalePer of the elements that share one of the values).
+  template <typename Body>
+  TE_INLINE void with_elements(const Body& body) const {
+    if (has_units) {
+      body(ScalePer<kUnit<Code>>{});
+    } else {
+      body(ScalePer<1>{});
+    }
+  }
+};
+
+template <typename Code, typename T>
+struct RoundedProducts : ColumnScales<Code, kLongRun> {
+  static constexpr bool kIsPart = false;
+
+  TE_INLINE static float second_scale(const BlockScales& scales, int64_t row) {
+    return kCodesPerByte<Code> == 1
+               ? 1.0F
+               : numerics::nvfp4_tensor_scale_inv(scales.amax[scales.is_row_scaled ? row : 0],
+                                                  scales.e4m3_max);
+  }
+  TE_INLINE void apply(const uint8_t* codes, int64_t count, float second, T* out) const {
+    this->with_elements([&](auto per) TE_INLINE_LAMBDA {
+      int64_t done = 0;
+#if TE_ISA_LEVEL >= 3
+      if constexpr (__is_same(T, Bf16) && kCodesPerByte<Code> == 1) {
+        done = multiply_registers<Code, per.kCount>(codes, count, this->values, out);
+      }
+#endif
+      multiply_codes<Code, per.kCount, true>(codes + done / kCodesPerByte<Code>, count - done,
+                                             this->values + done / per.kCount, second, out + done);
+    });
+  }
+};
+
+// Operands of products.
+template <typename Code, typename T>
+struct PartScales : ColumnScales<Code, kPartColumns> {
+  static constexpr bool kIsPart = true;
+
+  TE_INLINE static float second_scale(const BlockScales& scales, int64_t row) {
+    return scales.is_row_scaled
+               ? numerics::nvfp4_tensor_scale_inv(scales.amax[row], scales.e4m3_max)
+               : 1.0F;
+  }
+  TE_INLINE void apply(const uint8_t* codes, int64_t count, float second, T* out) const {
+    this->with_elements([&](auto per) TE_INLINE_LAMBDA {
+      multiply_codes<Code, per.kCount, false>(codes, count, this->values, second, out);
+    });
   }
 };
 
 #if TE_ISA_LEVEL >= 3
 template <>
-struct ExpandedScales<CodeE2M1, Bf16> {
-  alignas(64) float values[kScalesAtOnce + kDequantizeUnit] = {};  // per element or unit
-  bool has_units = false;
-
-  TE_INLINE void expand(const BlockScales& scales, const MatrixPart& part) {
-    has_units = has_scale_per<kUnit<CodeE2M1>>(scales, part);
-    if (has_units) {
-      expand_scales<kUnit<CodeE2M1>>(scales, part, values);
-    } else {
-      expand_scales<1>(scales, part, values);
-    }
-  }
-  TE_INLINE void apply(const uint8_t* codes, int64_t count, float /*row_scale*/, Bf16* out) const {
-    if (has_units) {
-      multiply_e2m1_exactly<kUnit<CodeE2M1>>(codes, count, values, out);
-    } else {
-      multiply_e2m1_exactly<1>(codes, count, values, out);
-    }
+struct PartScales<CodeE2M1, Bf16> : PartScales<CodeE2M1, float> {
+  TE_INLINE void apply(const uint8_t* codes, int64_t count, float /*second*/, Bf16* out) const {
+    with_elements([&](auto per) TE_INLINE_LAMBDA {
+      multiply_e2m1_exactly<per.kCount>(codes, count, values, out);
+    });
   }
 };
 
 template <typename Code>
-struct ExpandedExponents {
-  alignas(64) float values[kScalesAtOnce + kDequantizeUnit] = {};  // per element or unit
-  alignas(64) uint16_t addends[kScalesAtOnce + kDequantizeUnit] = {};
-  bool has_units = false;
+struct PartExponents : PartScales<Code, float> {
+  alignas(64) uint16_t addends[kPartColumns + kDequantizeUnit] = {};
   bool is_safe = false;
 
   TE_INLINE void expand(const BlockScales& scales, const MatrixPart& part) {
-    has_units = has_scale_per<kUnit<Code>>(scales, part);
-    int64_t count = part.cols;
-    if (has_units) {
-      expand_scales<kUnit<Code>>(scales, part, values);
-      count = (count + kUnit<Code> - 1) / kUnit<Code>;
-    } else {
-      expand_scales<1>(scales, part, values);
-    }
-    is_safe = exponents_of<typename Code::Format>(values, count, addends);
-    if (!is_safe && has_units) {
-      expand_scales<1>(scales, part, values);
-    }
+    PartScales<Code, float>::expand(scales, part);
+    const int64_t per_scale = this->has_units ? kUnit<Code> : 1;
+    is_safe = exponents_of<typename Code::Format>(this->values,
+                                                  (part.cols + per_scale - 1) / per_scale, addends);
   }
-  TE_INLINE void apply(const uint8_t* codes, int64_t count, float row_scale, Bf16* out) const {
-    if (!is_safe) {
-      multiply_codes<Code>(codes, count, values, row_scale, out);
-    } else if (has_units) {
-      add_exponents<Code, kUnit<Code>>(codes, count, addends, out);
-    } else {
-      add_exponents<Code, 1>(codes, count, addends, out);
-    }
+  TE_INLINE void apply(const uint8_t* codes, int64_t count, float second, Bf16* out) const {
+    this->with_elements([&](auto per) TE_INLINE_LAMBDA {
+      if (is_safe) {
+        add_exponents<Code, per.kCount>(codes, count, addends, out);
+      } else {
+        multiply_codes<Code, per.kCount, false>(codes, count, this->values, second, out);
+      }
+    });
   }
 };
 template <>
-struct ExpandedScales<CodeE4M3, Bf16> : ExpandedExponents<CodeE4M3> {};
+struct PartScales<CodeE4M3, Bf16> : PartExponents<CodeE4M3> {};
 template <>
-struct ExpandedScales<CodeE5M2, Bf16> : ExpandedExponents<CodeE5M2> {};
+struct PartScales<CodeE5M2, Bf16> : PartExponents<CodeE5M2> {};
 #endif
 
-// The rows of a part lie apart, and the processor's prefetcher sees no pattern in them: ask for
-// what comes kBytesAhead later, codes and scales. It may lie behind the part or the matrix, where
-// asking does no harm.
+// The rows of a part lie apart, and the processor's prefetcher sees no pattern in them, nor soon
+// enough in the few scales of a row: ask for what comes kBytesAhead later, codes and scales. It may
+// lie behind the part or the matrix, where asking does no harm.
 constexpr int64_t kBytesAhead = 2048;
 template <typename Code>
 TE_INLINE void prefetch_row(const BlockScaledMatrix& matrix, const MatrixPart& row,
@@ -340,29 +462,45 @@ TE_INLINE void prefetch_row(const BlockScaledMatrix& matrix, const MatrixPart& r
   }
 }
 
-template <typename Code, typename T>
-inline void dequantize_codes(const BlockScaledMatrix& matrix, const MatrixPart& part, T* out,
-                             int64_t out_stride) {
+// `expanded`: scales and how to apply them, PartScales or RoundedProducts.
+template <typename Code, typename Scales, typename T>
+TE_INLINE void dequantize_codes(const BlockScaledMatrix& matrix, const MatrixPart& part,
+                                Scales& expanded, T* out, int64_t out_stride) {
   const BlockScales& scales = matrix.scales;
   const int64_t row_bytes = row_size_bytes(matrix.data.dtype, matrix.data.cols);
-  ExpandedScales<Code, T> expanded;
-  for (int64_t col = 0; col < part.cols; col += kScalesAtOnce) {
-    const int64_t left = part.cols - col;
-    MatrixPart piece = {part.row, part.col + col, 1, left < kScalesAtOnce ? left : kScalesAtOnce};
-    const auto* codes = static_cast<const uint8_t*>(matrix.data.data) + part.row * row_bytes +
-                        piece.col / kCodesPerByte<Code>;
-    int64_t rows_left = 0;  // that share the expanded scales
-    for (int64_t row = 0; row < part.rows; ++row, ++piece.row, --rows_left, codes += row_bytes) {
-      if (rows_left == 0) {
-        expanded.expand(scales, piece);
-        rows_left = scales.block_rows - piece.row % scales.block_rows;
+  const int64_t run =
+      Scales::kMaxColumns > kRowRun && scales.block_rows == 1 ? kRowRun : Scales::kMaxColumns;
+  int64_t band = 0;  // rows that share their scales
+  for (int64_t begin = 0; begin < part.rows; begin += band) {
+    band = scales.block_rows == 1 ? 1 : scales.block_rows - (part.row + begin) % scales.block_rows;
+    const int64_t end = begin + band < part.rows ? begin + band : part.rows;
+    for (int64_t col = 0; col < part.cols; col += run) {
+      const int64_t left = part.cols - col;
+      MatrixPart piece = {part.row + begin, part.col + col, 1, left < run ? left : run};
+      const auto* codes = static_cast<const uint8_t*>(matrix.data.data) + piece.row * row_bytes +
+                          piece.col / kCodesPerByte<Code>;
+      expanded.expand(scales, piece);
+      for (int64_t row = begin; row < end; ++row, ++piece.row, codes += row_bytes) {
+        if (Scales::kIsPart || scales.col_stride == 1) {
+          prefetch_row<Code>(matrix, piece, codes, row_bytes);
+        }
+        expanded.apply(codes, piece.cols, Scales::second_scale(scales, piece.row),
+                       out + row * out_stride + col);
       }
-      prefetch_row<Code>(matrix, piece, codes, row_bytes);
-      const float row_scale = scales.is_row_scaled ? numerics::nvfp4_tensor_scale_inv(
-                                                         scales.amax[piece.row], scales.e4m3_max)
-                                                   : 1.0F;
-      expanded.apply(codes, piece.cols, row_scale, out + row * out_stride + col);
     }
+  }
+}
+
+// Calls body(TypeTag<Code>) with the code type of a block-scaled matrix.
+template <typename Body>
+TE_INLINE void with_code(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kFloat8E4M3:
+      return body(TypeTag<CodeE4M3>{});
+    case DType::kFloat8E5M2:
+      return body(TypeTag<CodeE5M2>{});
+    default:
+      return body(TypeTag<CodeE2M1>{});
   }
 }
 
@@ -371,14 +509,11 @@ inline void dequantize_codes(const BlockScaledMatrix& matrix, const MatrixPart& 
 template <typename T>
 inline void dequantize_part(const BlockScaledMatrix& matrix, const MatrixPart& part, T* out,
                             int64_t out_stride) {
-  switch (matrix.data.dtype) {
-    case DType::kFloat8E4M3:
-      return dequantize_codes<CodeE4M3>(matrix, part, out, out_stride);
-    case DType::kFloat8E5M2:
-      return dequantize_codes<CodeE5M2>(matrix, part, out, out_stride);
-    default:
-      return dequantize_codes<CodeE2M1>(matrix, part, out, out_stride);
-  }
+  with_code(matrix.data.dtype, [&](auto code) {
+    using Code = typename decltype(code)::Type;
+    PartScales<Code, T> expanded;
+    dequantize_codes<Code>(matrix, part, expanded, out, out_stride);
+  });
 }
 
 }  // namespace

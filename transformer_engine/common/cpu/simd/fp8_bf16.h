@@ -242,13 +242,11 @@ TE_INLINE Bf16Registers decode_registers(Register codes) {
   return {_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper)};
 }
 
-// BF16 times FP32, rounded to FP32 and then to BF16. Calls multiply(even or odd lanes, their
-// scale).
-template <typename Multiply>
-TE_INLINE Register scale_register(Register bf16, HalfScales scale, const Multiply& multiply) {
+// BF16 times FP32, rounded to FP32 and then to BF16.
+TE_INLINE Register scale_register(Register bf16, HalfScales scale) {
   const Vi pairs = {bf16};
-  const Vf even = multiply(as_float(shift_left<16>(pairs)), scale.even);
-  const Vf odd = multiply(as_float(pairs & set1_int(static_cast<int32_t>(0xFFFF0000U))), scale.odd);
+  const Vf even = as_float(shift_left<16>(pairs)) * scale.even;
+  const Vf odd = as_float(pairs & set1_int(static_cast<int32_t>(0xFFFF0000U))) * scale.odd;
   return _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(round_bf16(even), 16),
                                  round_bf16(odd));
 }

@@ -47,15 +47,34 @@ TE_INLINE HalfBits half_of_e4m3(HalfBits codes) {
 }
 TE_INLINE HalfBits half_of_e5m2(HalfBits codes) { return _mm_slli_epi16(codes, 8); }
 #endif
+TE_INLINE Vf load_with_480(const CodeE4M3* p) {
+  return widen_fp16(half_of_e4m3(load_code_halves(p))) * set1(0x1p8F);
+}
 TE_INLINE Vf load(const CodeE4M3* p) {
-  const Vf value = widen_fp16(half_of_e4m3(load_code_halves(p))) * set1(0x1p8F);
+  const Vf value = load_with_480(p);
   return select(less(set1(numerics::E4M3::kMax), abs(value)),
                 as_float(set1_int(static_cast<int32_t>(numerics::kFloatQuietNaN))), value);
 }
 TE_INLINE Vf load(const CodeE5M2* p) { return widen_fp16(half_of_e5m2(load_code_halves(p))); }
+
+// The same with every bit of numerics::decode, those of a NaN too.
+TE_INLINE Vf signed_nan(Vf value) {
+  const Vi sign = as_int(value) & set1_int(INT32_MIN);
+  return as_float(sign | set1_int(static_cast<int32_t>(numerics::kFloatQuietNaN)));
+}
+TE_INLINE Vf load_bitwise(const CodeE4M3* p) {
+  const Vf value = load_with_480(p);
+  return select(less(set1(numerics::E4M3::kMax), abs(value)), signed_nan(value), value);
+}
+TE_INLINE Vf load_bitwise(const CodeE5M2* p) {
+  const Vf value = load(p);
+  return select(is_nan(value), signed_nan(value), value);
+}
 #else
 TE_INLINE Vf load(const CodeE4M3* p) { return decode_load<numerics::E4M3>(&p->bits); }
 TE_INLINE Vf load(const CodeE5M2* p) { return decode_load<numerics::E5M2>(&p->bits); }
+TE_INLINE Vf load_bitwise(const CodeE4M3* p) { return load(p); }
+TE_INLINE Vf load_bitwise(const CodeE5M2* p) { return load(p); }
 #endif
 
 // acc + a * b; fused where the hardware does so.
