@@ -1,0 +1,87 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device copies of a test's host memory. Arguments are written with host pointers; the mirror hands
+// out device pointers for them and copies everything back, so that the same test runs in the
+// emulator, where each copy is a heap block of exactly its size, and on a GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <transformer_engine/error.h>
+#include <transformer_engine/types.h>
+
+#include <map>
+
+#include "helpers/matrix.h"
+
+namespace transformer_engine::testing {
+
+class DeviceMirror {
+ public:
+  DeviceMirror() = default;
+  DeviceMirror(const DeviceMirror&) = delete;
+  DeviceMirror& operator=(const DeviceMirror&) = delete;
+  ~DeviceMirror() {
+    for (const auto& [host, copy] : copies_) {
+      cudaFree(copy.device);
+    }
+  }
+
+  // The device copy of `count` elements at `host`; null for null. Asked twice, the same copy.
+  template <typename T>
+  T* pointer(T* host, size_t count) {
+    if (host == nullptr) {
+      return nullptr;
+    }
+    void* key = const_cast<void*>(static_cast<const void*>(host));
+    const auto [entry, is_new] = copies_.try_emplace(key, Copy{nullptr, count * sizeof(T)});
+    if (is_new) {
+      must(cudaMalloc(&entry->second.device, entry->second.bytes));
+      must(cudaMemcpyAsync(entry->second.device, host, entry->second.bytes, cudaMemcpyHostToDevice,
+                           nullptr));
+    }
+    return static_cast<T*>(entry->second.device);
+  }
+  TensorView view(Matrix& matrix) {
+    TensorView view = matrix.view();
+    view.data =
+        matrix.numel() == 0 ? nullptr : pointer(matrix.data<uint8_t>(), matrix.size_bytes());
+    return view;
+  }
+  // Of an argument that may be absent. `matrix` owns the memory behind the view.
+  TensorView view_if(bool is_wanted, Matrix& matrix) {
+    return is_wanted ? view(matrix) : TensorView{};
+  }
+
+  // Copies everything back once the device is done.
+  void download() {
+    must(cudaDeviceSynchronize());
+    for (const auto& [host, copy] : copies_) {
+      must(cudaMemcpyAsync(host, copy.device, copy.bytes, cudaMemcpyDeviceToHost, nullptr));
+    }
+    must(cudaDeviceSynchronize());
+  }
+
+ private:
+  struct Copy {
+    void* device;
+    size_t bytes;
+  };
+  static void must(cudaError_t status) {
+    TE_CHECK_AS(RuntimeError, status == cudaSuccess, "DeviceMirror: ", cudaGetErrorString(status));
+  }
+  std::map<void*, Copy> copies_;
+};
+
+// The race detector makes the emulator 50 times slower: there, tests take small problems alone.
+#if defined(TE_SLOW_DEVICE)
+inline constexpr bool kIsSlowDevice = true;
+#else
+inline constexpr bool kIsSlowDevice = false;
+#endif
+// Whether a problem of so many elements is too large for this device.
+inline bool is_too_large(int64_t numel) { return kIsSlowDevice && numel > 3000; }
+
+inline constexpr Context kOnDevice{.device = DeviceType::kCUDA};
+
+}  // namespace transformer_engine::testing

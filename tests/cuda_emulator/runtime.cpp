@@ -1,0 +1,99 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The part of the CUDA runtime that host code needs. One device, of the compute capability in
+// CUDA_EMULATOR_ARCH (default 90); a stream is done when the call returns.
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "sanitizers.h"
+#include "shared_memory_limits.h"
+
+namespace {
+
+int compute_capability() {
+  const char* text = std::getenv("CUDA_EMULATOR_ARCH");
+  return text != nullptr ? std::atoi(text) : 90;
+}
+
+}  // namespace
+
+extern "C" {
+
+// An exact heap block, so that the address sanitizer sees an overrun of one byte.
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (posix_memalign(pointer, 256, bytes != 0 ? bytes : 1) != 0) {
+    return cudaErrorMemoryAllocation;
+  }
+  cuda_emulator::initialisation::forget(*pointer, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) {
+  std::free(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t) {
+  return cudaMalloc(pointer, bytes);
+}
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
+
+cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  std::memcpy(target, source, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t) {
+  std::memset(target, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = 4;  // few, so that grids sized by it have more work than blocks
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = compute_capability() / 10;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = compute_capability() % 10;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = cuda_emulator::kMaxDynamicSharedBytes;
+      return cudaSuccess;
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+const char* cudaGetErrorString(cudaError_t) { return "error of the emulated CUDA runtime"; }
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize ||
+      value > cuda_emulator::kMaxDynamicSharedBytes) {
+    return cudaErrorInvalidValue;
+  }
+  cuda_emulator::set_shared_memory_limit(kernel, value);
+  return cudaSuccess;
+}
+
+}  // extern "C"
+
+// What the sanitizers are told unless the environment says otherwise.
+extern "C" {
+// Heap memory counts as initialised: only device and shared memory are under test.
+const char* __msan_default_options() { return "poison_in_malloc=0:poison_in_free=0"; }
+const char* __tsan_default_options() { return "halt_on_error=1"; }
+// Stacks of kernels that were stopped half-way are never freed.
+const char* __asan_default_options() { return "detect_leaks=0"; }
+}

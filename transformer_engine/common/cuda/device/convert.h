@@ -1,0 +1,67 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Number formats in kernels: high-precision elements to and from FP32, and FP8 and FP4 codes, by
+// the conversion instructions where the architecture has them (CUDA's headers choose). They give
+// the codes of numerics/minifloat.h; BF16 and FP16 NaN become the one canonical NaN.
+#pragma once
+
+#include "cuda/device/launch.h"
+#include "numerics/minifloat.h"
+
+namespace transformer_engine::cuda {
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+__device__ __forceinline__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ __forceinline__ float to_float(__half value) { return __half2float(value); }
+
+// Rounded to nearest even.
+template <class T>
+__device__ __forceinline__ T from_float(float value);
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+template <>
+__device__ __forceinline__ __half from_float<__half>(float value) {
+  return __float2half_rn(value);
+}
+
+// The largest finite number of a high-precision type.
+template <class T>
+inline constexpr float kLargest = 0x1.fffffep127F;
+template <>
+inline constexpr float kLargest<__nv_bfloat16> = 0x1.fep127F;
+template <>
+inline constexpr float kLargest<__half> = 65504.0F;
+
+// How CUDA's headers name a format of numerics/minifloat.h.
+template <class Format>
+inline constexpr __nv_fp8_interpretation_t kFp8Interpretation = __NV_E4M3;
+template <>
+inline constexpr __nv_fp8_interpretation_t kFp8Interpretation<numerics::E5M2> = __NV_E5M2;
+
+template <class Format>
+__device__ __forceinline__ uint8_t encode_fp8(float value) {
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, kFp8Interpretation<Format>);
+}
+// Two codes, that of `low` in the low byte: one instruction.
+template <class Format>
+__device__ __forceinline__ uint16_t encode_fp8_pair(float low, float high) {
+  return __nv_cvt_float2_to_fp8x2(float2{low, high}, __NV_SATFINITE, kFp8Interpretation<Format>);
+}
+template <class Format>
+__device__ __forceinline__ float decode_fp8(uint8_t code) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, kFp8Interpretation<Format>)));
+}
+
+// Two E2M1 codes in a byte, that of `even` in the low half.
+__device__ __forceinline__ uint8_t encode_e2m1_pair(float even, float odd) {
+  return __nv_cvt_float2_to_fp4x2(float2{even, odd}, __NV_E2M1, cudaRoundNearest);
+}
+
+}  // namespace transformer_engine::cuda
