@@ -5,6 +5,7 @@
 #   make demo-recipes    the same under every recipe; compares the losses
 #   make dev             editable install in .venv
 #   make test            C++ and Python tests       make lint    formats, linters, types, headers
+#   make test-cuda-emulated  the CUDA kernels, executed on the CPU under sanitizers
 #   make test-distributed    tests of two and of four processes under torchrun
 #   make bench           speed against torch        make fmt     format all sources
 #   make bench-overhead  host time of a call against torch.nn; fails where a gate is missed
@@ -24,7 +25,7 @@ qa := PYTHON=$(python) WERROR=$(WERROR) bash qa
 build_native := $(python) build_tools/cmake_build.py --tests $(if $(WERROR),--werror)
 cmake_options := -DNVTE_BUILD_TESTS=ON $(if $(WERROR),-DNVTE_WERROR=ON)
 
-.PHONY: demo demo-recipes dev venv build test cpptest test-python test-distributed lint fmt bench bench-overhead stats docs clean distclean
+.PHONY: demo demo-recipes dev venv build test cpptest test-python test-cuda-emulated test-distributed lint fmt bench bench-overhead stats docs clean distclean
 
 venv: $(stamps)/venv
 $(stamps)/venv: requirements.txt requirements-dev.txt requirements-megatron.txt build_tools/setup_venv.sh
@@ -55,6 +56,9 @@ cpptest: build
 test: cpptest test-python
 test-python: build
 	$(qa)/L0_pytorch_unittest/test.sh $(ARGS)
+
+test-cuda-emulated: build
+	$(qa)/L0_cuda_emulated/test.sh $(ARGS)
 
 test-distributed: build
 	$(qa)/L1_pytorch_distributed/test.sh $(ARGS)

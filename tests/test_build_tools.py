@@ -12,6 +12,7 @@ from pathlib import Path
 
 import check_headers
 import cmake_build
+import cuda_toolkit
 import dependencies
 import pytest
 import tree_stats
@@ -154,3 +155,35 @@ def test_the_benchmark_runner_finds_files_and_refuses_an_unknown_word(capsys):
     assert "benchmarks.kernels.bench_cast" in runner.benchmark_modules()
     assert runner.main(["no such benchmark", "--rounds", "1"]) == 2
     assert "benchmarks.kernels.bench_cast" in capsys.readouterr().out
+
+
+def make_toolkit(folder, version=13000, has_compiler=True):
+    (folder / "include").mkdir(parents=True)
+    (folder / "include" / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {version}\n")
+    if has_compiler:
+        (folder / "bin").mkdir()
+        (folder / "bin" / "nvcc").write_text("")
+    return folder
+
+
+def test_a_cuda_toolkit_is_found_where_cuda_home_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_HOME", str(make_toolkit(tmp_path / "cuda")))
+    assert cuda_toolkit.find_toolkit() == tmp_path / "cuda"
+
+
+@pytest.mark.parametrize(
+    ("version", "has_compiler", "is_complete"),
+    [(13000, True, True), (12080, True, True), (12060, True, False), (13000, False, False)],
+)
+def test_a_cuda_toolkit_needs_a_compiler_and_a_version(
+    tmp_path, version, has_compiler, is_complete
+):
+    toolkit = make_toolkit(tmp_path / "cuda", version, has_compiler)
+    assert cuda_toolkit.is_complete(toolkit) is is_complete
+
+
+def test_a_missing_cuda_toolkit_is_reported_with_a_remedy(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cuda_toolkit, "candidates", lambda: [tmp_path])
+    monkeypatch.setattr("sys.argv", ["cuda_toolkit.py"])
+    assert cuda_toolkit.main() == 1
+    assert "Set CUDA_HOME or pass --fetch" in capsys.readouterr().err

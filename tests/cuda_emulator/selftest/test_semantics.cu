@@ -256,6 +256,7 @@ void expect_same_codes() {
   }
 }
 
+#if !defined(TE_SLOW_DEVICE)  // each of 196,608 threads alone: nothing for the race detector
 TEST(Conversions, Fp8CodesAreThoseOfTheDefinition) {
   expect_same_codes<transformer_engine::numerics::E4M3>();
   expect_same_codes<transformer_engine::numerics::E5M2>();
@@ -279,5 +280,7 @@ TEST(Conversions, E2M1CodesAreThoseOfTheDefinition) {
         << values[i];
   }
 }
+
+#endif
 
 }  // namespace
