@@ -4,7 +4,8 @@
 
 What both round to is an activation's dtype, once; before that, sums are FP32 in another order. So
 FP32 results agree to a relative 1e-6 of the largest, BF16 ones to one rounding step of each element
-besides that. Gradients that a trainer adds up over ranks are rounded on each of them.
+besides that. Blocks of FP8 that end where a rank's part does may have another scale. Gradients that
+a trainer adds up over ranks are rounded on each of them.
 """
 
 import copy
@@ -15,6 +16,7 @@ import torch
 
 import transformer_engine.pytorch as te
 from helpers.formats import FORMATS
+from helpers.modules import randomize
 from helpers.parallel import (
     IN,
     KINDS,
@@ -22,6 +24,8 @@ from helpers.parallel import (
     build,
     cut_results,
     make_pair,
+    randomize_with_one_scale,
+    rescaled_mlp_bound,
     step,
     sum_marked,
     whole_tensors,
@@ -50,22 +54,26 @@ OTHER_RECIPES = {
 RELATIVE = 1e-6
 
 
-def assert_close(actual, expected, dtype, name, *, relative=RELATIVE, of_largest=False):
+def assert_close(actual, expected, dtype, name, *, moved=0.0, of_largest=False):
     """Another order of FP32 sums, then one rounding.
 
-    `of_largest`: a rounding step of the largest element, where values that were rounded on the way
-    (by a norm's or an activation's backward, on each rank) enter the result.
+    `moved`: bound of what else moves a result. `of_largest`: a rounding step of the largest
+    element, where values that were rounded on the way (by a norm's or an activation's backward, on
+    each rank) enter the result.
     """
     magnitude = expected.double().abs()
-    bound = relative * magnitude.max()
+    bound = RELATIVE * magnitude.max() + moved
     if dtype != torch.float32:
         step_size = 2 * FORMATS[dtype].unit_roundoff
         bound = bound + step_size * (magnitude.max() if of_largest else magnitude * (1 + step_size))
     assert_within(actual, expected, bound, name)
 
 
-def compare(pair, *, rows, region=None, seed=1, relative=RELATIVE):
-    """One step of both; every result of the part against that of the whole."""
+def compare(pair, *, rows, region=None, seed=1, moved_bound=None):
+    """One step of both; every result of the part against that of the whole.
+
+    `moved_bound(kind, single, x, gradient)`: name -> how far a result of the whole may move.
+    """
     kind, cut, sequence, dtype = pair.kind, pair.cut, pair.sequence, pair.dtype
     single, part = pair.modules
     x, gradient = whole_tensors(kind, rows, dtype, seed)
@@ -78,11 +86,13 @@ def compare(pair, *, rows, region=None, seed=1, relative=RELATIVE):
             cut.output(kind, gradient, sequence=sequence),
         )
     actual = sum_marked(part, actual)
+    moved = {} if moved_bound is None else moved_bound(kind, single, x, gradient)
+    moved = cut_results(kind, cut, moved, sequence=sequence)
     for name, value in cut_results(kind, cut, expected, sequence=sequence).items():
         is_summed_by_the_trainer = actual[name].dtype != value.dtype
         assert_close(
             *(actual[name], value, dtype, f"{kind} {name}"),
-            relative=relative,
+            moved=moved.get(name, 0.0),
             of_largest=is_summed_by_the_trainer or kind not in ("column", "row"),
         )
     return actual
@@ -108,7 +118,10 @@ def check_recipes(rank, size):
     for recipe in EXACT_RECIPES.values():
         for kind in KINDS:
             for sequence in (False, True):
-                pair = make_pair(kind, cut, sequence=sequence, dtype=torch.float32)
+                # Whole blocks of 128 columns are cut into those of a rank's 64.
+                is_cut = recipe.float8_block_scaling() and "MLP" in kind
+                prepare = randomize_with_one_scale if is_cut else randomize
+                pair = make_pair(kind, cut, sequence=sequence, dtype=torch.float32, prepare=prepare)
                 # Rows of a rank that are whole blocks, and others.
                 for index, rows in enumerate((128 * size, 3 * size)):
                     compare(
@@ -116,13 +129,59 @@ def check_recipes(rank, size):
                         rows=rows,
                         region=lambda recipe=recipe: te.autocast(recipe=recipe),
                         seed=10 * index + 1,
-                        # A value next to a rounding boundary may take the other step.
-                        relative=2.0**-4 if "MLP" in kind else RELATIVE,
+                        moved_bound=rescaled_mlp_bound if is_cut else None,
                     )
 
 
 def test_parts_equal_the_whole_under_recipes_that_are_exact():
     ranks(2).run(check_recipes, 2)
+
+
+def drop_shard(module):
+    module.fc2_weight.zero_()
+
+
+def double_scale(module):
+    module.fc2_weight.mul_(2)
+
+
+def double_scale_of_a_row(module):
+    module.fc2_weight[5].mul_(2)
+
+
+def lose_a_column(module):
+    module.fc2_weight[:, 7].zero_()
+
+
+MISTAKES = (drop_shard, double_scale, double_scale_of_a_row, lose_a_column)
+
+
+def check_mistakes(rank):
+    """What the last rank has is wrong: all ranks see it in the sum."""
+    cut = Cut(rank, 2)
+    for recipe in EXACT_RECIPES.values():
+        for kind in ("LayerNormMLP", "gated LayerNormMLP"):
+            for mistake in MISTAKES:
+                pair = make_pair(
+                    *(kind, cut),
+                    sequence=False,
+                    dtype=torch.float32,
+                    prepare=randomize_with_one_scale,
+                )
+                if rank == 1:
+                    with torch.no_grad():
+                        mistake(pair.part)
+                with pytest.raises(AssertionError, match=f"{kind} output: .* outside their bound"):
+                    compare(
+                        pair,
+                        rows=128,
+                        region=lambda recipe=recipe: te.autocast(recipe=recipe),
+                        moved_bound=rescaled_mlp_bound,
+                    )
+
+
+def test_a_wrong_scale_and_a_dropped_part_are_noticed():
+    ranks(2).run(check_mistakes)
 
 
 def check_split_rows(rank):
@@ -211,7 +270,6 @@ def check_norm_output(rank):
                     assert_identical(results[1], expected, kind)
                     assert_close(
                         *(own.grad, cut.input(kind, x.grad, sequence=sequence), x.dtype, kind),
-                        relative=2.0**-4 if recipe and "MLP" in kind else RELATIVE,
                     )
 
 

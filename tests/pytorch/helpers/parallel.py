@@ -8,6 +8,7 @@ half), a row-parallel one columns; with sequence parallelism ranks have rows of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,14 @@ import torch
 
 import transformer_engine.pytorch as te
 
+from .formats import E4M3
 from .generators import random_tensor
+from .module_reference import ACTIVATIONS
 from .modules import randomize
+from .tolerances import block_scale, rescaled_matmul_bound
 
 IN, OUT, FFN = 64, 96, 128
+RANKS = 2  # that FP8 blocks are cut for
 KINDS = ("column", "row", "LayerNormLinear", "LayerNormMLP", "gated LayerNormMLP")
 
 
@@ -84,10 +89,18 @@ class Pair:
         return self.single, self.part
 
 
-def make_pair(kind: str, cut: Cut, *, sequence: bool, dtype: torch.dtype, **keywords: Any) -> Pair:
-    """Both with the same parameters."""
+def make_pair(
+    kind: str,
+    cut: Cut,
+    *,
+    sequence: bool,
+    dtype: torch.dtype,
+    prepare: Callable[[Any], None] = randomize,
+    **keywords: Any,
+) -> Pair:
+    """Both with the same parameters, those of `prepare`."""
     single = build(kind, params_dtype=dtype, **keywords)
-    randomize(single)
+    prepare(single)
     part = build(
         kind,
         params_dtype=dtype,
@@ -109,6 +122,61 @@ def whole_tensors(
     out = IN if "MLP" in kind else OUT
     x = random_tensor((rows, 2, IN), seed=seed, dtype=dtype)
     return x, random_tensor((rows, 2, out), seed=seed + 1, dtype=dtype)
+
+
+def _ranks_parts(weight: torch.Tensor) -> torch.Tensor:
+    """Rows of a weight of an MLP as ranks have them, [parts, rows, columns]; a view."""
+    return weight.unflatten(0, (-1, FFN // RANKS))
+
+
+def randomize_with_one_scale(mlp: Any) -> None:
+    """Every rank's part of a weight gets an element of the largest magnitude."""
+    randomize(mlp)
+    with torch.no_grad():
+        for weight in (mlp.fc1_weight, mlp.fc2_weight.t()):
+            _ranks_parts(weight)[:, 0, 0] = weight.abs().max()
+
+
+def rescaled_mlp_bound(
+    kind: str, module: Any, x: torch.Tensor, gradient: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """How far results of a whole MLP move if blocks of FP8 have a rank's columns, name -> bound.
+
+    The second product contracts along what ranks share, and so does the first one's input gradient:
+    there, a rank's blocks end where its part does, and have scales of their own. From the MLP
+    written out in float64. Results not named do not move, as long as a rank's part of a weight has
+    the scale of the whole tile, which is required.
+    """
+    norm, bias, fc1, fc1_bias, fc2 = (
+        getattr(module, name).detach().double()
+        for name in ("layer_norm_weight", "layer_norm_bias", "fc1_weight", "fc1_bias", "fc2_weight")
+    )
+    for parts in (_ranks_parts(fc1), _ranks_parts(fc2.t())):
+        amax = parts.abs().amax((1, 2))
+        assert (block_scale(amax, E4M3) == block_scale(amax.max(), E4M3)).all(), "weights move too"
+    rows = x.detach().double().flatten(0, -2)
+    centered = rows - rows.mean(-1, keepdim=True)
+    inverse = 1 / torch.sqrt(centered.square().mean(-1, keepdim=True) + module.eps)
+    normalized = centered * inverse
+    hidden = ((normalized * norm + bias) @ fc1.t() + fc1_bias).requires_grad_()
+    activation = ACTIVATIONS["swiglu" if kind.startswith("gated") else "gelu"]
+    if activation.g is None:
+        activated = activation.f(hidden)
+    else:
+        first, second = hidden.chunk(2, dim=-1)
+        activated = activation.f(first) * activation.g(second)
+    (grad_hidden,) = torch.autograd.grad(activated, hidden, gradient.double().flatten(0, -2) @ fc2)
+    # Of the gradient of the norm's output, and from there on through the norm's backward.
+    moved = rescaled_matmul_bound(grad_hidden, fc1, E4M3)
+    scaled, sizes = moved * norm.abs(), normalized.abs()
+    through_norm = scaled + scaled.mean(-1, keepdim=True)
+    through_norm = through_norm + sizes * (scaled * sizes).mean(-1, keepdim=True)
+    return {
+        "output": rescaled_matmul_bound(activated.detach(), fc2.t(), E4M3).view_as(gradient),
+        "inp": (inverse * through_norm).view_as(x),
+        "layer_norm_weight": (moved * sizes).sum(0),
+        "layer_norm_bias": moved.sum(0),
+    }
 
 
 def step(module: Any, x: torch.Tensor, gradient: torch.Tensor, **call: Any) -> dict[str, Any]:

@@ -70,6 +70,25 @@ def sum_bound(
     return accumulated + rounding_bound(terms64.sum(dim).abs() + accumulated, output)
 
 
+def block_scale(amax: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:
+    """Largest powers of two that keep magnitudes up to `amax` in range."""
+    return torch.exp2(torch.floor(torch.log2(fmt.max_value / amax.double())))
+
+
+def rescaled_matmul_bound(a: torch.Tensor, b: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:
+    """How far a [m, k] times b [k, n] moves when blocks of a's rows are cut otherwise along k.
+
+    Values of `a` that are normal numbers under both scales, powers of two, do not move. Another is
+    off by half a smallest step of its scale on either side, together by one of the larger step,
+    which is that of the row's amax. The operands may be those before quantization: it makes them
+    larger by a unit roundoff at most, and what they were computed from by as much.
+    """
+    a64, b64 = a.double().abs(), b.double().abs()
+    step = fmt.smallest_step / block_scale(a64.amax(1, keepdim=True), fmt)
+    # A scale that is off by the roundings of the amax's own operands may be the next smaller one.
+    return 2 * step * b64.sum(0) * (1 + fmt.unit_roundoff) ** 2
+
+
 def assert_within(
     actual: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float, name: str = "result"
 ) -> None:
