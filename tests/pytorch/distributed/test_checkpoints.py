@@ -28,12 +28,9 @@ CASES = {
 
 
 def make(recipe, has_quantized_weights):
-    """A sharded model and its optimizer; the recipe's state is there before the first step."""
+    """A sharded model and its optimizer."""
     # Four ranks have whole blocks of rows.
     model = build(recipe, has_quantized_weights, hidden=512 if recipe == "block" else 128)
-    with region(recipe):
-        for module in model if recipe != "none" else ():
-            module.init_fp8_metadata()
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     for module in model:
         fully_shard(module, mesh=mesh)

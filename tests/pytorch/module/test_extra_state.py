@@ -10,6 +10,7 @@ import struct
 import pytest
 import torch
 import torch.distributed.checkpoint as checkpoint
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 import transformer_engine.common.recipe as recipes
 import transformer_engine.pytorch as te
@@ -114,20 +115,85 @@ def test_the_size_is_the_same_before_and_after_training():
     assert_identical(fresh.get_extra_state(), module.get_extra_state())
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+no_dist = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+@no_dist
+@pytest.mark.parametrize("is_fresh", [True, False])
 @pytest.mark.parametrize("recipe", [None, CURRENT, DELAYED])
-def test_distributed_checkpoints_of_that_size_load(recipe, tmp_path):
+def test_distributed_checkpoints_load(recipe, is_fresh, tmp_path):
     source, target = make("Linear"), make("Linear", seed=50)
     if recipe is not None:
         step(source, recipe)
-        with te.autocast(recipe=recipe):
-            target.init_fp8_metadata()
+        if not is_fresh:
+            with te.autocast(recipe=recipe):
+                target.init_fp8_metadata()
     checkpoint.save(source.state_dict(), checkpoint_id=tmp_path, no_dist=True)
     state = target.state_dict()
     checkpoint.load(state, checkpoint_id=tmp_path, no_dist=True)
     target.load_state_dict(state)
     assert_identical(target.get_extra_state(), source.get_extra_state())
     assert_identical(target.weight.detach(), source.weight.detach())
+
+
+@no_dist
+def test_a_distributed_checkpoint_of_an_older_release_loads_into_a_fresh_module(tmp_path):
+    source, target = trained(), make("Linear", seed=50)
+    pickled = pickle.dumps(named_buffers(source))
+    state = {"_extra_state": torch.frombuffer(bytearray(pickled), dtype=torch.uint8)}
+    checkpoint.save(state, checkpoint_id=tmp_path, no_dist=True)
+    state = {"_extra_state": target.get_extra_state()}
+    checkpoint.load(state, checkpoint_id=tmp_path, no_dist=True)
+    target.set_extra_state(state["_extra_state"])
+    assert_identical(target.get_extra_state(), source.get_extra_state())
+
+
+@no_dist
+def test_safetensors_of_a_distributed_checkpoint_load_into_a_fresh_module(tmp_path):
+    pytest.importorskip("safetensors")
+    source, target = trained(), make("Linear", seed=50)
+    for written, read in (source, target), (make("Linear"), make("Linear")):
+        folder = tmp_path / str(id(written))
+        writer = checkpoint.HuggingFaceStorageWriter(path=str(folder))
+        checkpoint.save(written.state_dict(), storage_writer=writer, no_dist=True)
+        state = read.state_dict()
+        reader = checkpoint.HuggingFaceStorageReader(str(folder))
+        checkpoint.load(state, storage_reader=reader, no_dist=True)
+        read.load_state_dict(state)
+        assert_identical(read.get_extra_state(), written.get_extra_state())
+
+
+@no_dist
+def test_a_distributed_checkpoint_of_another_size_is_refused(tmp_path):
+    source, target = make("Linear"), trained()
+    before = target.get_extra_state()
+    checkpoint.save(source.state_dict(), checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(checkpoint.CheckpointException, match="Size mismatch"):
+        checkpoint.load(target.state_dict(), checkpoint_id=tmp_path, no_dist=True)
+    assert_identical(target.get_extra_state(), before)
+
+
+def test_a_fresh_state_is_an_ordinary_tensor_to_all_others():
+    state = make("Linear").get_extra_state()
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    for copied in (
+        copy.deepcopy(state),
+        state.clone(),
+        pickle.loads(pickle.dumps(state)),
+        get_model_state_dict(make("Linear"), options=options)["_extra_state"],
+    ):
+        assert copied.shape == (0,)
+        assert copied.dtype == torch.uint8
+        assert copied is not state
+        make("Linear").set_extra_state(copied)
+    assert type(pickle.loads(pickle.dumps(state))) is torch.Tensor
+    assert repr(state).startswith("FreshState([]")
+    assert tuple(state.size()) == (0,) and len(state.size()) == 1
+    assert state.numel() == 0 and state.tolist() == []
+    file = io.BytesIO()
+    torch.save({"a": state}, file)
+    file.seek(0)
+    assert type(torch.load(file, weights_only=True)["a"]) is torch.Tensor
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])

@@ -7,8 +7,10 @@ float32 values ``scale_fwd [n]``, ``amax_history_fwd [length, n]``, ``scale_bwd 
 ``amax_history_bwd [length, m]``. The size depends on the recipe and the module, not on how long it
 has trained. A module without delayed-scaling state (a recipe without state, or no recipe yet: its
 history length is unknown before a region names one) has an empty tensor, which is what checkpoint
-code of frameworks takes for "no FP8". `init_fp8_metadata` inside a region gives a fresh module its
-final size, for loaders that read into tensors of a known size.
+code of frameworks takes for "no FP8".
+
+torch.distributed.checkpoint loads tensors in place, hence only into ones of the same size: the
+empty one grows then, see fresh_state.py.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from .fresh_state import fresh_state
 
 MAGIC = b"TEXSTATE"
 VERSION = 1
@@ -86,7 +90,7 @@ class DelayedScalingBuffers:
 def encode(buffers: DelayedScalingBuffers | None) -> torch.Tensor:
     """The uint8 CPU tensor for a state; empty for None: no delayed-scaling state."""
     if buffers is None:
-        return torch.empty(0, dtype=torch.uint8)
+        return fresh_state()
     length_fwd, n_fwd = buffers.amax_history_fwd.shape
     length_bwd, n_bwd = buffers.amax_history_bwd.shape
     header = _HEADER.pack(MAGIC, VERSION, KIND_DELAYED, n_fwd, length_fwd, n_bwd, length_bwd)

@@ -63,6 +63,8 @@ def flatten_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:
             )
         if isinstance(value, QuantizedTensor):
             flat.update(_Writer(name).parts(value.detach()))
+        elif isinstance(value, torch.Tensor) and str(name).endswith("_extra_state"):
+            flat[name] = value.as_subclass(torch.Tensor)  # also where that is a FreshState
         else:
             flat[name] = value
     return flat
