@@ -8,6 +8,8 @@
 
 #include <transformer_engine/gemm.h>
 
+#include <cstddef>
+
 namespace transformer_engine {
 
 struct FrameworkFunctions {
@@ -16,6 +18,12 @@ struct FrameworkFunctions {
   // accumulate allowed. Views with framework_tensor set are used as they are. Returns false to
   // refuse.
   bool (*gemm_cpu)(const GemmArgs& args) = nullptr;
+  // Device memory on context's device, in the order of its stream; both or none. allocate_device
+  // throws where there is no more memory.
+  void* (*allocate_device)(size_t bytes, const Context& context) = nullptr;
+  void (*free_device)(void* memory, const Context& context) = nullptr;
+  // Whether FP32 products on CUDA may round their operands to TF32; null means no.
+  bool (*allows_tf32)() = nullptr;
 };
 
 void register_framework_functions(const FrameworkFunctions& functions);
