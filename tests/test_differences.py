@@ -431,18 +431,20 @@ def _() -> None:
 # ---- weights and gradients -------------------------------------------------------------------
 
 
-@row("parts-warn")
+@row("parts-write")
 def _() -> None:
     for quantizer in block_quantizers():
-        tensor = quantizer(torch.randn(256, 32))
-        with pytest.warns(UserWarning, match="writes to it do not reach the tensor"):
-            assert type(tensor[:32]) is torch.Tensor
+        tensor, source = (quantizer(torch.randn(256, 32).clamp(-2, 2)) for _ in range(2))
+        tensor[:128].zero_()
+        tensor.t()[:, 128:].fill_(1.0)
+        assert tensor.dequantize().unique().tolist() == [0.0, 1.0]
+        tensor.narrow(0, 128, 128).copy_(source[:128])
+        codes = [t._rowwise_data.flatten(1) for t in (tensor, source)]
+        assert torch.equal(codes[0][128:], codes[1][:128])
     tensor = te.MXFP8Quantizer(te.DType.kFloat8E4M3)(torch.randn(256, 32))
-    tensor.split(128)[1].zero_()
-    assert tensor.dequantize()[128:].abs().max() == 0
-    with pytest.warns(UserWarning, match="These are copies"):
-        tensor.split(32)[0].zero_()
-    assert tensor.dequantize()[:32].abs().max() > 0
+    assert [type(part).__name__ for part in tensor.split(128)] == ["MXFP8Tensor"] * 2
+    with pytest.warns(UserWarning, match="writes to it do not reach the tensor"):
+        assert type(tensor.view(64, 128)) is torch.Tensor
 
 
 @row("no-stale-copy")

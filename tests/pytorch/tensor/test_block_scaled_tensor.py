@@ -429,27 +429,6 @@ def test_setting_data_adopts_buffers_or_quantizes(make):
 
 @BLOCKS
 @pytest.mark.parametrize(
-    "take",
-    [
-        lambda t: t[2:4],
-        lambda t: t[3],
-        lambda t: t[..., ::3],
-        lambda t: t.transpose(0, 1),
-        lambda t: t.unsqueeze(0),
-        lambda t: torch.as_strided(t, (3, 10), (80, 1), 40),
-    ],
-)
-def test_parts_that_cannot_share_are_plain_copies_and_say_so(make, take):
-    tensor = make_tensor(make)
-    plain = tensor.dequantize()
-    with pytest.warns(UserWarning, match="writes to it do not reach the tensor"):
-        part = take(tensor)
-    assert type(part) is torch.Tensor
-    assert_identical(part, take(plain))
-
-
-@BLOCKS
-@pytest.mark.parametrize(
     "index",
     [
         3,

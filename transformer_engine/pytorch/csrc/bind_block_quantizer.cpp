@@ -114,6 +114,7 @@ py::dict layout_of(int kind, int dtype, int flags, bool columnwise, int64_t rows
   result["is_transposed"] = layout.is_transposed;
   result["row_scales"] = layout.row_scales;
   result["row_scales_dim"] = layout.row_scales_dim;
+  result["shard_rows"] = layout.shard_rows;
   return result;
 }
 

@@ -105,11 +105,8 @@ std::optional<int64_t> BlockQuantizer::shard_rows(const Usages& usages) const {
   int64_t multiple = 1;
   for (const bool is_columnwise : {false, true}) {
     if (is_columnwise ? usages.columnwise : usages.rowwise) {
-      const CopyFormat format = copy_format(is_columnwise);
-      const CopyLayout layout(format, is_columnwise, any);
-      const bool has_tiles = format.has(CopyFormat::kSquareTiles);
-      multiple =
-          std::max({multiple, layout.rows_per_scale(), has_tiles ? layout.cols_per_scale() : 1});
+      const CopyLayout layout(copy_format(is_columnwise), is_columnwise, any);
+      multiple = std::max(multiple, layout.shard_rows);
     }
   }
   return multiple;

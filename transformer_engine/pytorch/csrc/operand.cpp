@@ -113,6 +113,8 @@ CopyLayout::CopyLayout(const CopyFormat& format, bool is_columnwise, const Matri
     }
   }
   row_scales = ceil_divide(sizes.rows, rows_per_scale());
+  const bool has_tiles = format.has(CopyFormat::kSquareTiles);
+  shard_rows = std::max(rows_per_scale(), has_tiles ? cols_per_scale() : 1);
   // Scales of 1 x 128 blocks are stored transposed to the data.
   row_scales_dim = is_transposed != (format.kind == CopyKind::kFp8Blocks) ? 1 : 0;
 }

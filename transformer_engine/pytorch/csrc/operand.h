@@ -62,6 +62,7 @@ struct CopyLayout {
   bool has_padded_scales = false;
   int64_t row_scales = 0;  // scales that the matrix's rows have, without padding
   int row_scales_dim = 0;  // the dimension of scale_sizes they lie along
+  int64_t shard_rows = 1;  // parts of so many rows, or multiples, are copies of their own
   int64_t amax_numel = 0;  // 0: none
   BlockScales scales;      // without pointers
 

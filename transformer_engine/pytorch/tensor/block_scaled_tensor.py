@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .part_tensor import TensorPart
 from .quantized_tensor import QuantizedTensor
 from .quantizer import Quantizer
 from .shared_view_tensor import SharedViewTensor
@@ -83,6 +84,8 @@ class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ig
         False where not even one can be taken over as it is. A source without a quantizer
         (unpickled) counts as one of the same kind.
         """
+        if isinstance(src, TensorPart):
+            src = src.extracted()
         is_same_kind = (
             isinstance(src, BlockScaledTensor)
             and type(src)._settings is type(self)._settings
@@ -115,15 +118,6 @@ class BlockScaledTensor(SharedViewTensor, BlockScaledTensorStorage):  # type: ig
         part = self._storage_type()(**metadata)
         part._drop_unwanted(False in columnwise, True in columnwise)
         return part
-
-    @classmethod
-    def _storage_type(cls) -> Any:
-        """The class of this format's plain storages."""
-        return next(
-            base
-            for base in cls.__mro__
-            if not issubclass(base, torch.Tensor) and issubclass(base, BlockScaledTensorStorage)
-        )
 
     def _reduce(self) -> Any:
         self._settle("__reduce_ex__")

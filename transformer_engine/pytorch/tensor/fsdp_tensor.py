@@ -9,7 +9,6 @@ result. What is gathered are data and scales without the padding of rows, which 
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +55,13 @@ def _usages_to_gather(shard: Any, wanted: dict[str, bool]) -> dict[str, bool]:
     return usages if len(forms) == 1 else held
 
 
+def _with_rows(buffer: torch.Tensor, rows: int) -> torch.Tensor:
+    """The buffer, filled up with rows of zeros: the last ranks have fewer than the others."""
+    if buffer.shape[0] >= rows:
+        return buffer
+    return torch.cat([buffer, buffer.new_zeros((rows - buffer.shape[0], *buffer.shape[1:]))])
+
+
 class FsdpTensor(QuantizedTensor):
     """A quantized tensor whose rows can be gathered."""
 
@@ -91,6 +97,9 @@ class FsdpTensor(QuantizedTensor):
         shard = self._fsdp_shard(mesh)
         usages = _usages_to_gather(shard, _wanted_usages(module))
         buffers = shard.fsdp_extract_buffers(usages)
+        if len(buffers) == 1 and mesh is not None:
+            ((name, rows),) = buffers.items()
+            buffers = {name: _with_rows(rows, -(-orig_size[0] // mesh.size()))}
         return tuple(buffers.values()), _Gathered(shard, usages, torch.Size(orig_size))
 
     def fsdp_post_all_gather(
@@ -143,7 +152,7 @@ class FsdpTensor(QuantizedTensor):
         return self._quantizer.fsdp_shard(self, mesh.get_group())
 
 
-# --- torch operations by which a parameter is sharded: (tensor, func, args, kwargs) -> result ---
+# --- a torch operation by which a parameter is sharded: (tensor, func, args, kwargs) -> result ---
 
 
 def _can_be_gathered(tensor: Any, usages: dict[str, bool]) -> bool:
@@ -154,38 +163,11 @@ def _can_be_gathered(tensor: Any, usages: dict[str, bool]) -> bool:
     return True
 
 
-def split_rows(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Equal parts of whole blocks along axis 0, as gathering joins them, stay quantized."""
-    del func
-    size = args[1]
-    axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
-    usages = tensor.get_usages()
-    is_equal = tensor.dim() == 2 and size > 0 and tensor.shape[0] % size == 0
-    if not is_equal or axis not in (0, -2) or not _can_be_gathered(tensor, usages):
-        return NotImplemented
-    count = tensor.shape[0] // size
-    if count <= 1:  # no rows are one part, too
-        return [tensor._alias()]
-    buffers = tensor.fsdp_extract_buffers(usages)
-    if any(buffer.shape[0] % count for buffer in buffers.values()):
-        return NotImplemented
-    parts = []
-    for index in range(count):
-        rows = {name: b.chunk(count)[index].clone() for name, b in buffers.items()}
-        shape = torch.Size((size, tensor.shape[1]))
-        fields = tensor.fsdp_assign_gathered(rows, usages, shape)
-        part = type(tensor)(**{**fields, "shape": shape, "dtype": tensor.dtype})
-        if part.get_usages() != usages:  # gathered without the copy that follows from the other
-            part.update_usage(usages["rowwise"], usages["columnwise"])
-        parts.append(part)
-    if not _can_be_gathered(parts[0], usages):
-        return NotImplemented
-    warnings.warn(
-        f"{type(tensor).__name__}.split: the parts are copies: writes to them do not reach the "
-        "tensor. Write to the whole tensor.",
-        stacklevel=3,
-    )
-    return parts
+def is_even_shard(tensor: Any, shape: torch.Size) -> bool:
+    """Whether ranks could each hold rows of a shape: of parts with padding, torch gathers one
+    buffer only, so those of all ranks have to be plain.
+    """
+    return len(shape) == 2 and shape[0] > 0 and tensor.shape[0] % shape[0] == 0
 
 
 def new_zeros(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -193,7 +175,7 @@ def new_zeros(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     del func
     shape, usages = torch.Size(args[1]), tensor.get_usages()
     dtype = kwargs.get("dtype") or tensor.dtype
-    if len(shape) != 2 or dtype != tensor.dtype or tensor._quantizer is None:
+    if not is_even_shard(tensor, shape) or dtype != tensor.dtype or tensor._quantizer is None:
         return NotImplemented
     if not _can_be_gathered(tensor, usages):
         return NotImplemented

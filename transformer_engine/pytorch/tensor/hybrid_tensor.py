@@ -11,6 +11,7 @@ import torch
 
 from ..arguments import check_choice, received
 from .core_quantizer import check_destination
+from .part_tensor import TensorPart
 from .quantized_tensor import QuantizedTensor
 from .quantizer import Quantizer, checked_attribute, is_noop
 from .shared_view_tensor import SharedViewTensor, raw_views
@@ -272,6 +273,8 @@ class HybridQuantizedTensor(SharedViewTensor, HybridQuantizedTensorStorage):  # 
         self._init_halves(metadata["rowwise_storage"], metadata["columnwise_storage"], quantizer)
 
     def _copy_bytes_from(self, src: Any) -> bool:
+        if isinstance(src, TensorPart):
+            src = src.extracted()
         if not isinstance(src, HybridQuantizedTensorStorage) or src._is_stale():
             return False  # copied by its values
         try:

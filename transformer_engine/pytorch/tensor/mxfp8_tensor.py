@@ -10,7 +10,6 @@ round-to-nearest-even cast of x / scale.
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +22,8 @@ from ..cpp_extensions import cast as tex
 from .block_quantizer import BlockScaledQuantizer
 from .block_scaled_tensor import BlockScaledTensor
 from .core_quantizer import check_fp8_dtype, core_setting
+from .fsdp_tensor import is_even_shard
+from .part_tensor import part_view
 from .quantized_tensor import aten, view_bytes
 from .quantizer import register_core
 from .shared_view_tensor import raw_views
@@ -148,31 +149,25 @@ register_core(tex.MXFP8QuantizerCore, MXFP8Quantizer)
 
 
 def _split(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Equal parts of whole blocks along axis 0 stay MXFP8."""
+    """Equal parts along axis 0 whose scales have no padding are MXFP8 tensors on the same data."""
     size = args[1]
     axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     length = tensor.shape[0] if tensor.dim() else 0
     rows = math.prod(tensor.shape[1:-1])
     is_whole = axis in (0, -tensor.dim()) and size > 0 and length % size == 0
-    if not is_whole or tensor.dim() < 2 or size * rows % MXFP8_BLOCK_SCALING_SIZE:
-        return NotImplemented
+    if not is_whole or tensor.dim() < 2:
+        return part_view(tensor, func, args, kwargs)
     if length in (0, size):  # one part, with the padding of its scales
         return [tensor._alias()]
+    if size * rows % _ROWS_WITHOUT_PADDING:
+        return part_view(tensor, func, args, kwargs)
     tensor._check_scales_readable("split")
     tensor._settle("split")
-    is_shared = size * rows % _ROWS_WITHOUT_PADDING == 0
-    if not is_shared:
-        warnings.warn(
-            f"{type(tensor).__name__}.split: parts have {size * rows} rows; parts of a multiple of "
-            f"{_ROWS_WITHOUT_PADDING} share the data. These are copies: writes to them do not "
-            "reach the tensor.",
-            stacklevel=3,
-        )
-    return [_part(tensor, i * size, size, is_shared) for i in range(length // size)]
+    return [_part(tensor, i * size, size) for i in range(length // size)]
 
 
-def _part(tensor: Any, start: int, length: int, is_shared: bool) -> Any:
-    """[start : start + length] of axis 0, whole blocks."""
+def _part(tensor: Any, start: int, length: int) -> Any:
+    """[start : start + length] of axis 0, on the same data and scales."""
     shape = (length, *tensor.shape[1:])
     first, rows = (matrix_shape((n, *tensor.shape[1:]))[0] for n in (start, length))
     fields: dict[str, Any] = {}
@@ -184,20 +179,17 @@ def _part(tensor: Any, start: int, length: int, is_shared: bool) -> Any:
         data = view_bytes(aten.slice.Tensor, held[0], 0, start, start + length)
         begin_part(held[0], data)
         begin, end = first // per_scale, (first + rows) // per_scale
-        own = view_bytes(aten.slice.Tensor, held[1], 0, begin, end)
-        if not is_shared:
-            layout = copy_layout(held[3:], columnwise, shape)
-            data, padded = data.clone(), own.new_zeros(layout["scales"])
-            padded[: own.shape[0]] = own
-            own = padded
-        fields[f"{name}_data"], fields[f"{name}_scale_inv"] = data, own
+        scales = view_bytes(aten.slice.Tensor, held[1], 0, begin, end)
+        fields[f"{name}_data"], fields[f"{name}_scale_inv"] = data, scales
     return type(tensor).make_like(tensor, shape=shape, **fields)
 
 
 def _new_zeros(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Zeros of whole blocks stay MXFP8."""
     shape = tuple(args[1])
-    is_whole = len(shape) == 2 and all(n % MXFP8_BLOCK_SCALING_SIZE == 0 for n in shape)
+    is_whole = is_even_shard(tensor, torch.Size(shape)) and all(
+        n % MXFP8_BLOCK_SCALING_SIZE == 0 for n in shape
+    )
     dtype = kwargs.get("dtype") or tensor.dtype
     if not is_whole or dtype != tensor.dtype:
         return NotImplemented

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of which not every view can share the buffers.
 
-A view shares them where the format says so; a write to such a view is a write to the tensor, and so
-is an assignment to a part. What cannot share is a plain dequantized tensor, and a warning says so,
-because writes to it do not reach the tensor.
+A view of the whole shares them where the format says so, and is a plain dequantized tensor
+otherwise; a warning says so, because writes to it do not reach the tensor. A part is a
+`TensorPart`, which holds no values of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from .fsdp_tensor import FsdpTensor, new_zeros, split_rows
+from .fsdp_tensor import FsdpTensor, new_zeros
+from .part_tensor import part_view
 from .quantized_tensor import PART_VIEWS, aten, view_bytes
 
 
@@ -37,7 +38,7 @@ def _call(func: Any, *args: Any) -> Any:
 
 
 class SharedViewTensor(FsdpTensor):
-    """A quantized tensor with views of the whole, and copies of parts."""
+    """A quantized tensor with views of the whole and of parts."""
 
     # torch operation -> (tensor, func, args, kwargs) -> result, or NotImplemented; of one format.
     _handlers: ClassVar[dict[Any, Callable[..., Any]]] = {}
@@ -118,33 +119,6 @@ class SharedViewTensor(FsdpTensor):
 # --- torch operations: (tensor, func, args, kwargs) -> result ---
 
 
-def _part_view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """slice, transpose, unbind and others: the tensor itself if that is what they show."""
-    shown = func(torch.empty(tensor.shape, device="meta"), *args[1:], **kwargs)
-    if isinstance(shown, torch.Tensor) and _is_all_of(tensor, shown):
-        return tensor._alias()
-    warnings.warn(
-        f"{type(tensor).__name__}: {func} shows a part of the tensor, or another order of it, "
-        "which cannot share the data. The result is a dequantized copy: writes to it do not reach "
-        "the tensor. Write to the whole tensor, or call dequantize() first.",
-        stacklevel=3,
-    )
-    return NotImplemented
-
-
-def _split(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    parts = split_rows(tensor, func, args, kwargs)
-    return _part_view(tensor, func, args, kwargs) if parts is NotImplemented else parts
-
-
-def _is_all_of(tensor: Any, shown: torch.Tensor) -> bool:
-    return (
-        shown.shape == tensor.shape
-        and shown.stride() == tensor.stride()
-        and shown.storage_offset() == 0
-    )
-
-
 def _view_dtype(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if args[1] != tensor.dtype:
         raise TypeError(
@@ -176,8 +150,7 @@ def raw_views(
 
 _COMMON_HANDLERS: dict[Any, Callable[..., Any]] = {
     aten.view.dtype: _view_dtype,
-    aten.as_strided.default: _part_view,
-    **dict.fromkeys(PART_VIEWS, _part_view),
-    aten.split.Tensor: _split,
+    aten.as_strided.default: part_view,
+    **dict.fromkeys(PART_VIEWS, part_view),
     aten.new_zeros.default: new_zeros,
 }

@@ -412,6 +412,101 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
                     f"{own!s} is required. Use quantize_ to convert."
                 )
 
+    # --- rows as parts --------------------------------------------------------------------------
+
+    def _row_block(self) -> int:
+        held = [c for c in (False, True) if self._copy(c) is not None]
+        layouts = [copy_layout(self._copy_format(c), c, self._shape) for c in held]
+        return max((layout["shard_rows"] for layout in layouts), default=1)
+
+    def _row_views(self, columnwise: bool, first: int, last: int) -> list[torch.Tensor | None]:
+        """The rows in a copy's data (as a matrix), scales and amaxes; None for one amax of all."""
+        held = self._copy(columnwise)
+        assert held is not None, "the copy is held"
+        data, scales, amax = held[:3]
+        assert data is not None and scales is not None, "it has data and scales"
+        # The first `first` and the first `last` rows are copies of their own, up to padding.
+        columns = matrix_shape(self._shape)[1]
+        before, up_to = (
+            copy_layout(held[3:], columnwise, (rows, columns)) for rows in (first, last)
+        )
+        axis, scale_axis = int(before["is_transposed"]), before["row_scales_dim"]
+        begin, end = (layout["data"][axis] for layout in (before, up_to))
+        views: list[torch.Tensor | None] = [
+            data.view(-1, data.shape[-1]).narrow(axis, begin, end - begin)
+        ]
+        begin, end = (layout["row_scales"] for layout in (before, up_to))
+        views.append(scales.narrow(scale_axis, begin, end - begin))
+        is_by_row = amax is not None and bool(held[5] & FLAG_ROW_SCALED)
+        return [*views, amax[first:last] if amax is not None and is_by_row else None]
+
+    def _rows(self, first: int, last: int, shape: Sequence[int]) -> dict[str, Any]:
+        self._make_current("narrow")
+        metadata = {**self.get_metadata(), "shape": torch.Size(shape)}
+        for columnwise, fields in enumerate(self._copy_fields):
+            held = self._copy(bool(columnwise))
+            if held is None:
+                continue
+            layout = copy_layout(held[3:], bool(columnwise), shape)
+            data, scales, amax = self._row_views(bool(columnwise), first, last)
+            assert data is not None and scales is not None
+            data, scales = _padded(data, layout["data"]), _padded(scales, layout["scales"])
+            sizes = shape if fields[0] in self._logical_buffers else layout["data"]
+            amax = held[2] if amax is None else amax
+            made = (data.view(sizes), scales, None if amax is None else amax.clone())
+            for name, buffer in zip(fields, made, strict=False):
+                metadata[self._buffer_keywords[name]] = buffer
+        return metadata
+
+    def _put_rows(self, first: int, last: int, rows: BlockScaledTensorStorage) -> None:
+        count = last - first
+        for columnwise in (False, True):
+            if self._copy(columnwise) is None:
+                continue
+            sources = rows._row_views(columnwise, 0, count)
+            for own, source in zip(self._row_views(columnwise, first, last), sources, strict=True):
+                if own is not None and source is not None:
+                    own.copy_(source)
+        for buffer in self._buffers().values():
+            count_write(buffer)
+
+    def _common_amaxes(self) -> list[torch.Tensor]:
+        held = (self._copy(columnwise) for columnwise in (False, True))
+        return [
+            copy[2]
+            for copy in held
+            if copy is not None and copy[2] is not None and not copy[5] & FLAG_ROW_SCALED
+        ]
+
+    def _separate_copies(self) -> list[BlockScaledTensorStorage]:
+        """One for both copies where they have, or are made from, the same values."""
+        held = [c for c in (False, True) if self._copy(c) is not None]
+        is_one = self._is_derivable() or self._copy_format(True)[2] & FLAG_HADAMARD
+        storages = []
+        for copies in [held] if is_one else [[c] for c in held]:
+            storage = self._storage_type()(**self.get_metadata())
+            storage._drop_unwanted(False in copies, True in copies)
+            storage._quantizer = self._require_quantizer("copy_").copy()
+            storage._quantizer.set_usage(**storage.get_usages())
+            storages.append(storage)
+        return storages
+
+    def _make_current(self, method: str) -> None:
+        self._check_scales_readable(method)
+        self._settle(method)
+
+    def _tracked(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        return self._rowwise_data, self._columnwise_data
+
+    @classmethod
+    def _storage_type(cls) -> Any:
+        """The class of this format's plain storages."""
+        return next(
+            base
+            for base in cls.__mro__
+            if not issubclass(base, torch.Tensor) and issubclass(base, BlockScaledTensorStorage)
+        )
+
     # --- rows of several ranks ------------------------------------------------------------------
 
     # Rows of the matrix per row of a copy's scales; None for copies that cannot be concatenated.
@@ -487,8 +582,7 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
                 layout = copy_layout(self._copy_format(bool(columnwise)), bool(columnwise), shape)
                 padded = scales
                 if tuple(scales.shape) != layout["scales"]:
-                    padded = scales.new_zeros(layout["scales"])
-                    padded[: scales.shape[0]] = scales
+                    padded = _padded(scales, layout["scales"])
                 is_logical = names[0] in self._logical_buffers
                 metadata[self._buffer_keywords[names[0]]] = data.view(shape) if is_logical else data
                 metadata[self._buffer_keywords[names[1]]] = padded
@@ -520,3 +614,12 @@ class BlockScaledTensorStorage(QuantizedTensorStorage):
             Default the nominal dtype.
         """
         return self._dequantize_impl(dtype or self._dtype)
+
+
+def _padded(rows: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
+    """A copy of a matrix, with zeros up to some sizes."""
+    if tuple(rows.shape) == tuple(sizes):
+        return rows.clone(memory_format=torch.contiguous_format)
+    padded = rows.new_zeros(sizes)
+    padded[: rows.shape[0], : rows.shape[1]] = rows
+    return padded

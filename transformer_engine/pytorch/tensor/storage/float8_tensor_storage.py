@@ -295,7 +295,9 @@ class Float8TensorStorage(QuantizedTensorStorage):
         self, gathered: dict[str, torch.Tensor], usages: dict[str, bool], shape: torch.Size
     ) -> dict[str, Any]:
         """Metadata of the whole, of a shape, with a scale of its own."""
-        data, scale_inv = gathered["_data"].view(shape), self._scale_inv.clone()
+        # Without the rows that fill up the last ranks'.
+        data = gathered["_data"].view(-1)[: shape.numel()].view(shape)
+        scale_inv = self._scale_inv.clone()
         own = {"data": data, "data_transpose": None, "fp8_scale_inv": scale_inv}
         return {**self.get_metadata(), **own}
 

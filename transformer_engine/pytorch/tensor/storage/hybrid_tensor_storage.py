@@ -225,6 +225,30 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         for keyword, half in self._halves():
             half._check_copyable(other[keyword], method)
 
+    # Rows as parts, of both halves.
+
+    def _row_block(self) -> int | None:
+        blocks = [half._row_block() for _, half in self._halves()]
+        known = [block for block in blocks if block is not None]
+        return max(known) if known and len(known) == len(blocks) else None
+
+    def _rows(self, first: int, last: int, shape: Sequence[int]) -> dict[str, Any]:
+        self._check_current("narrow")
+        metadata = self._with_halves(lambda half: half._rows(first, last, shape))
+        return {**metadata, "shape": torch.Size(shape)}
+
+    def _put_rows(self, first: int, last: int, rows: Any) -> None:
+        other = dict(rows._halves())
+        for keyword, half in self._halves():
+            half._put_rows(first, last, other[keyword])
+            half._after_bytes_written()
+
+    def _common_amaxes(self) -> list[torch.Tensor]:
+        return [amax for _, half in self._halves() for amax in half._common_amaxes()]
+
+    def _make_current(self, method: str) -> None:
+        self._check_current(method)
+
     # Rows of several ranks: each half gathers its copy, the buffers' names begin with its keyword.
 
     def _gathered_halves(

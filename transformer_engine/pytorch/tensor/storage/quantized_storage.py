@@ -65,6 +65,35 @@ class QuantizedTensorStorage:
         """Metadata of such a view; `view` calls a torch operation on a buffer."""
         raise NotImplementedError(f"{type(self).__name__}: this format has no views.")
 
+    # Rows of the matrix [product of the leading axes, last axis] as parts that are written to.
+
+    def _row_block(self) -> int | None:
+        """Parts that begin and end at its multiples are tensors of this format; None: no parts."""
+        return None
+
+    def _rows(self, first: int, last: int, shape: Sequence[int]) -> dict[str, Any]:
+        """Metadata, in some shape, of copies of the rows from `first` to before `last`."""
+        raise NotImplementedError(f"{type(self).__name__}: this format has no parts.")
+
+    def _put_rows(self, first: int, last: int, rows: Any) -> None:
+        """Take over the bytes of such copies."""
+        raise NotImplementedError(f"{type(self).__name__}: this format has no parts.")
+
+    def _common_amaxes(self) -> list[torch.Tensor]:
+        """What all rows are scaled by: those of a part with another one would be other values."""
+        return []
+
+    def _separate_copies(self) -> list[Any]:
+        """Storages on the same buffers, one for each that is quantized from values of its own."""
+        return [self]
+
+    def _make_current(self, method: str) -> None:
+        """Before a part is written: what a write elsewhere left old in one copy is made again."""
+
+    def _tracked(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """A data buffer of each copy."""
+        return None, None
+
     # Rows of several ranks under FSDP2; `usages` are the copies to gather, all of them held.
 
     def fsdp_buffer_fields(self, usages: dict[str, bool]) -> tuple[str, ...]:

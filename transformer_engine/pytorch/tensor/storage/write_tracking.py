@@ -10,6 +10,7 @@ the token; writes past them (to the raw buffers) show in the counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -31,9 +32,10 @@ def count_write(tensor: torch.Tensor | None) -> None:
 class Values:
     """What was written at one time, perhaps to two copies."""
 
-    __slots__ = ("has_two_copies", "is_part", "is_replaced")
+    __slots__ = ("has_two_copies", "is_part", "is_replaced", "sources")
 
     def __init__(self, is_part: bool = False) -> None:
+        self.sources: Sequence[Any] = ()  # what rows of them were rounded from; see `TensorPart`
         self.has_two_copies = False
         self.is_part = is_part  # written to one of two copies
         self.is_replaced = False  # in one copy at least
@@ -150,6 +152,25 @@ def mark_written(rowwise: torch.Tensor | None, columnwise: torch.Tensor | None) 
     new.has_two_copies = len(held) == 2
     for buffer in held:
         _set_state(buffer, new, version_of(buffer))
+
+
+def remember_sources(
+    rowwise: torch.Tensor | None, columnwise: torch.Tensor | None, sources: Sequence[Any]
+) -> None:
+    """Keep, until the next write, what the values were rounded from."""
+    held = rowwise if rowwise is not None else columnwise
+    state = None if held is None else _state_of(held)
+    if state is not None:
+        state.values.sources = sources
+
+
+def sources_of(rowwise: torch.Tensor | None, columnwise: torch.Tensor | None) -> Sequence[Any]:
+    """What was remembered; nothing if there was a write since."""
+    states = [(b, _state_of(b)) for b in (rowwise, columnwise) if b is not None]
+    if any(state is None or _writes_since(buffer, state) for buffer, state in states):
+        return ()
+    found = [state.values for _, state in states if state is not None]
+    return found[0].sources if found and not any(v is not found[0] for v in found) else ()
 
 
 def stale_copy(rowwise: torch.Tensor | None, columnwise: torch.Tensor | None) -> Stale | None:
