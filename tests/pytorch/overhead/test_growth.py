@@ -23,7 +23,17 @@ CALLS, SLOW_CALLS = 50, 1_700
 SHARE = 10
 BLOCK_BYTES = 16
 
-kinds = pytest.mark.parametrize("kind", MODULES)
+# A layer runs these, each by a call of its own: what they leave behind, it leaves behind.
+PARTS = ("LayerNormLinear", "LayerNormMLP", "DotProductAttention", "MultiheadAttention")
+# These have no quantized products; recipes reach them by their region alone.
+PLAIN = ("LayerNorm", "RMSNorm")
+CASES = [
+    (kind, recipe)
+    for kind in MODULES
+    for recipe in RECIPES
+    if kind not in PARTS and (kind not in PLAIN or recipe in ("BF16", "delayed"))
+]
+
 recipes = pytest.mark.parametrize("recipe", RECIPES)
 
 
@@ -117,11 +127,20 @@ def growth_of_unfrozen(subject: Subject, calls: int) -> Growth:
 pytestmark = pytest.mark.skipif(mallinfo2() is None, reason="this libc has no mallinfo2")
 
 
-@kinds
-@recipes
+@pytest.mark.parametrize(("kind", "recipe"), CASES)
 def test_nothing_grows(kind, recipe):
     found = growth(make_subject(kind, recipe), CALLS)
     assert found.within(CALLS), found
+
+
+@pytest.mark.parametrize("recipe", ["BF16", "delayed"])
+def test_a_layer_calls_the_parts_it_stands_for(recipe):
+    subject = make_subject("TransformerLayer", recipe)
+    called = set()
+    for module in subject.module.modules():
+        module.register_forward_hook(lambda module, *_: called.add(type(module).__name__))
+    step(subject)
+    assert {"Linear", *PARTS} <= called
 
 
 @pytest.mark.slow
@@ -170,6 +189,15 @@ class Leaking(te.Linear):
 
 def leaking(keep: Callable[[torch.Tensor], object]) -> Growth:
     return growth(make_subject("Linear", module=Leaking(keep)), CALLS)
+
+
+@pytest.mark.parametrize("recipe", ["BF16", "mxfp8"])
+def test_a_leak_in_a_part_of_a_layer_is_noticed(recipe):
+    kept: list[object] = []
+    subject = make_subject("TransformerLayer", recipe)
+    subject.module.self_attention.proj.register_forward_hook(lambda *_: kept.append([]))
+    found = growth(subject, CALLS)
+    assert found.objects >= CALLS // 2 and not found.within(CALLS)
 
 
 def test_a_leaked_object_is_noticed():
