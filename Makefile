@@ -6,6 +6,7 @@
 #   make dev             editable install in .venv
 #   make test            C++ and Python tests       make lint    formats, linters, types, headers
 #   make test-cuda-emulated  the CUDA kernels, executed on the CPU under sanitizers
+#   make cuda-compile    the CUDA kernels, compiled without a GPU: warnings, registers, instructions
 #   make test-distributed    tests of two and of four processes under torchrun
 #   make bench           speed against torch        make fmt     format all sources
 #   make bench-overhead  host time of a call against torch.nn; fails where a gate is missed
@@ -25,7 +26,7 @@ qa := PYTHON=$(python) WERROR=$(WERROR) bash qa
 build_native := $(python) build_tools/cmake_build.py --tests $(if $(WERROR),--werror)
 cmake_options := -DNVTE_BUILD_TESTS=ON $(if $(WERROR),-DNVTE_WERROR=ON)
 
-.PHONY: demo demo-recipes dev venv build test cpptest test-python test-cuda-emulated test-distributed lint fmt bench bench-overhead stats docs clean distclean
+.PHONY: demo demo-recipes dev venv build test cpptest test-python test-cuda-emulated cuda-compile test-distributed lint fmt bench bench-overhead stats docs clean distclean
 
 venv: $(stamps)/venv
 $(stamps)/venv: requirements.txt requirements-dev.txt requirements-megatron.txt build_tools/setup_venv.sh
@@ -59,6 +60,9 @@ test-python: build
 
 test-cuda-emulated: build
 	$(qa)/L0_cuda_emulated/test.sh $(ARGS)
+
+cuda-compile: $(stamps)/venv
+	$(qa)/L0_cuda_compile/test.sh $(ARGS)
 
 test-distributed: build
 	$(qa)/L1_pytorch_distributed/test.sh $(ARGS)

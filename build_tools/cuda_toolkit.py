@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FETCHED = ROOT / "3rdparty" / "cuda"
-REQUIREMENTS = ROOT / "build_tools" / "requirements-cuda.txt"
+DISASSEMBLER = ROOT / "3rdparty" / "cuda-disassembler"
 OLDEST = (12, 8)  # the first with cuda_fp4.h
 
 
@@ -57,20 +57,24 @@ def find_toolkit() -> Path | None:
     return next((folder for folder in candidates() if is_complete(folder)), None)
 
 
-def fetch_toolkit() -> None:
-    """Install the pinned packages into 3rdparty/cuda."""
+def fetch(requirements: str, folder: Path) -> bool:
+    """Install the pinned packages of a file beside this one into a folder; whether it worked."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--require-hashes", "--only-binary", ":all:"]
-    command += ["--upgrade", "--target", str(FETCHED), "-r", str(REQUIREMENTS)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    command += ["--upgrade", "--target", str(folder)]
+    command += ["-r", str(ROOT / "build_tools" / requirements)]
+    return subprocess.run(command, check=False, stdout=sys.stderr).returncode == 0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fetch", action="store_true", help="fetch one where there is none")
-    arguments = parser.parse_args()
-    if find_toolkit() is None and arguments.fetch:
-        fetch_toolkit()
+def fetch_disassembler() -> bool:
+    """Fetch cuobjdump and nvdisasm, which no toolkit needs for compiling."""
+    return fetch("requirements-cuda-disassembler.txt", DISASSEMBLER)
+
+
+def require_toolkit(may_fetch: bool) -> Path | None:
+    """The toolkit, fetched where there is none and that is wanted; None after saying what lacks."""
+    if find_toolkit() is None and may_fetch:
+        fetch("requirements-cuda.txt", FETCHED)
     toolkit = find_toolkit()
     if toolkit is None:
         looked = ", ".join(map(str, candidates()))
@@ -79,6 +83,14 @@ def main() -> int:
             f"{looked}; nvcc and its headers are required. Set CUDA_HOME or pass --fetch.",
             file=sys.stderr,
         )
+    return toolkit
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fetch", action="store_true", help="fetch one where there is none")
+    toolkit = require_toolkit(parser.parse_args().fetch)
+    if toolkit is None:
         return 1
     print(toolkit)
     return 0

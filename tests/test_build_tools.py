@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import check_headers
 import cmake_build
+import cuda_compile
 import cuda_toolkit
 import dependencies
 import pytest
@@ -187,3 +190,196 @@ def test_a_missing_cuda_toolkit_is_reported_with_a_remedy(tmp_path, monkeypatch,
     monkeypatch.setattr("sys.argv", ["cuda_toolkit.py"])
     assert cuda_toolkit.main() == 1
     assert "Set CUDA_HOME or pass --fetch" in capsys.readouterr().err
+
+
+def ptxas_log(name, architecture, registers=32, shared="", spilled=0):
+    return (
+        f"ptxas info    : Compiling entry function '{name}' for '{architecture}'\n"
+        f"ptxas info    : Function properties for {name}\n"
+        f"    {2 * spilled} bytes stack frame, {spilled} bytes spill stores, "
+        f"{spilled + 4 if spilled else 0} bytes spill loads\n"
+        f"ptxas info    : Used {registers} registers, used 1 barriers{shared}\n"
+        "ptxas info    : Compile time = 21.5 ms\n"
+    )
+
+
+def test_figures_are_read_from_what_ptxas_prints():
+    log = "a.cu: remark\nptxas info    : 0 bytes gmem\n"
+    log += ptxas_log("_Z1aPf", "sm_80", 40, ", 96 bytes cumulative stack size, 4352 bytes smem", 48)
+    log += ptxas_log("k", "sm_80")
+    log += "ptxas info    : Function properties for _Z6calledf\n"
+    log += "    160 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+    log += ptxas_log("_Z1aPf", "sm_90a", 24, ", 16 bytes smem, 400 bytes cmem[0]")
+    assert cuda_compile.parse_ptxas(log) == {
+        "_Z1aPf": {
+            "sm_80": cuda_compile.Figures(40, 4352, 96, 48, 52),
+            "sm_90a": cuda_compile.Figures(24, 16, 0, 0, 0),
+        },
+        "k": {"sm_80": cuda_compile.Figures(32, 0, 0, 0, 0)},
+        "_Z6calledf": {"sm_80": cuda_compile.Figures(stack_bytes=160)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("demangled", "compact"),
+    [
+        ("te::cuda::(anonymous namespace)::scale_of(float const*, long)", "scale_of"),
+        ("void te::cuda::a<(te::DType)3, false, 16>(float*)", "a<(DType)3,false,16>"),
+        (
+            "void te::(anonymous namespace)::a<te::Source<__half>, (anonymous namespace)::B>"
+            "(te::Source<__half>, void (*)(int))",
+            "a<Source<fp16>,B>",
+        ),
+        ("plain_name", "plain_name"),
+    ],
+)
+def test_kernel_names_are_compact(demangled, compact):
+    assert cuda_compile.compact_name(demangled) == compact
+
+
+def test_kernels_whose_compact_names_are_equal_keep_their_whole_ones():
+    if shutil.which("c++filt") is None:
+        pytest.skip("c++filt is required; Debian: apt-get install binutils")
+    names = cuda_compile.compact_names(["_ZN1n1aEf", "_ZN1n1aEi", "_ZN1n1bEi", "plain"])
+    assert names == {
+        "_ZN1n1aEf": "n::a(float)",
+        "_ZN1n1aEi": "n::a(int)",
+        "_ZN1n1bEi": "b",
+        "plain": "plain",
+    }
+
+
+def test_a_spill_is_reported_unless_its_reason_is_given(monkeypatch):
+    log = ptxas_log("quick", "sm_80") + ptxas_log("slow", "sm_80", 255, spilled=8)
+    kernels = cuda_compile.parse_ptxas(log)
+    kernels = {f"{name}<float>": figures for name, figures in kernels.items()}
+    (problem,) = cuda_compile.check_spills(kernels)
+    assert problem.startswith(
+        "slow<float> spills on sm_80: 8 bytes stored, 12 loaded, 255 registers"
+    )
+    monkeypatch.setattr(cuda_compile, "ALLOWED_SPILLS", {"slow": "runs once", "quick": "was slow"})
+    assert list(cuda_compile.check_spills(kernels)) == []
+    (problem,) = cuda_compile.check_allowed_spills([kernels])
+    assert problem == "ALLOWED_SPILLS names quick, which does not spill; remove the entry."
+
+
+def compiled(source: Path, log: str, succeeded: bool = True) -> cuda_compile.Compiled:
+    object_file = source.with_suffix(".o")
+    object_file.write_bytes(bytes(2000))
+    kernels = cuda_compile.parse_ptxas(log)
+    return cuda_compile.Compiled(source, object_file, succeeded, log, 1.25, kernels)
+
+
+def test_a_failed_compilation_is_reported_without_the_figures(tmp_path):
+    log = ptxas_log("a", "sm_80") + 'x.cu(3): error: identifier "y" is undefined\n'
+    (problem,) = cuda_compile.check_compiled(compiled(tmp_path / "x.cu", log, succeeded=False))
+    assert problem == 'x.cu does not compile:\nx.cu(3): error: identifier "y" is undefined'
+
+
+def test_a_file_without_a_kernel_for_an_architecture_is_reported(tmp_path):
+    log = ptxas_log("a", "sm_80") + ptxas_log("a", "sm_90a")
+    problems = list(cuda_compile.check_compiled(compiled(tmp_path / "x.cu", log)))
+    assert problems == ["x.cu: ptxas reported no kernel for sm_100a"]
+    assert list(cuda_compile.check_compiled(compiled(tmp_path / "host.cpp", ""))) == []
+
+
+def test_the_record_and_the_table_hold_what_was_measured(tmp_path):
+    log = "".join(ptxas_log("a", name, 33) for name in cuda_compile.ARCHITECTURES)
+    log += "".join(ptxas_log("b", name, 90) for name in cuda_compile.ARCHITECTURES)
+    cached = compiled(tmp_path / "host.cpp", "")
+    cached.cpu_seconds = None
+    files = [compiled(tmp_path / "x.cu", log), cached]
+    record = json.loads(cuda_compile.to_json("13.0.88", files))
+    assert record["compiler"] == "nvcc 13.0.88"
+    assert record["object_bytes"] == 4000
+    assert record["files"]["host.cpp"] == {
+        "object_bytes": 2000,
+        "cpu_seconds": None,
+        "kernels": {},
+    }
+    figures = dict(
+        zip(record["figures"], record["files"]["x.cu"]["kernels"]["b"]["sm_90a"], strict=True)
+    )
+    assert figures["registers"] == 90
+    lines = [line.split() for line in cuda_compile.to_table(files).splitlines()]
+    assert ["x.cu", "2", "90", "90", "90", "0", "0", "0", "2.0", "1.2"] in lines
+    assert ["host.cpp", "0", "0", "0", "0", "0", "0", "0", "2.0", "ccache"] in lines
+    assert lines.index(["90", "90", "90", "b"]) < lines.index(["33", "33", "33", "a"])
+
+
+SASS = """
+\t\tFunction : _Z4castIN8numerics4E4M3EEvPf
+        /*0090*/                   F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R5, R4, R7, RZ ;
+        /*00a0*/                   F2FP.BF16.F32.PACK_AB R5, R4, R7 ;
+\t\tFunction : _Z4castIN8numerics4E5M2EEvPf
+        /*0090*/                   F2FP.F16.F32.PACK_AB R5, R4, R7 ;
+\t\tFunction : _Z4castIN8numerics4E2M1EEvPf
+        /*0090*/                   F2FP.SATFINITE.E2M1.F32.PACK_AB_MERGE_C R5, R4, R7, RZ ;
+"""
+
+
+def test_conversion_instructions_are_found_per_kernel():
+    found = cuda_compile.parse_conversions(SASS.splitlines())
+    assert list(found.values()) == [{"E4M3"}, set(), {"E2M1"}]
+
+
+def test_a_kernel_of_a_format_without_its_instruction_is_reported(tmp_path):
+    found = {tmp_path / "x.cu": cuda_compile.parse_conversions(SASS.splitlines())}
+    (problem,) = cuda_compile.check_conversions("sm_90a", found)
+    assert "E5M2" in problem and "emulated" in problem
+    emulated = {path: {name: set() for name in kernels} for path, kernels in found.items()}
+    assert len(list(cuda_compile.check_conversions("sm_100a", emulated))) == 3
+    assert len(list(cuda_compile.check_conversions("sm_90a", emulated))) == 2
+    assert list(cuda_compile.check_conversions("sm_80", emulated)) == []
+
+
+def test_a_source_that_calls_a_codec_needs_its_instruction_in_some_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda_compile, "COMMON", tmp_path)
+    (tmp_path / "pack.h").write_text("// not encode_fp8\nauto code = encode_e2m1_pair(a, b);\n")
+    sources = [tmp_path / "a.cu", tmp_path / "b.cu"]
+    for source in sources:
+        source.write_text('#include "pack.h"\n')
+    has_it = {sources[0]: {"k": set()}, sources[1]: {"k": {"E2M1"}}}
+    assert list(cuda_compile.check_conversions("sm_100a", has_it)) == []
+    lacks_it = {source: {"k": {"E4M3"}} for source in sources}
+    (problem,) = cuda_compile.check_conversions("sm_100a", lacks_it)
+    assert problem.startswith("pack.h converts E2M1, but no kernel on sm_100a")
+    assert list(cuda_compile.check_conversions("sm_90a", lacks_it)) == []
+
+
+def test_a_disassembler_needs_both_of_its_programs(tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda_compile.cuda_toolkit, "DISASSEMBLER", tmp_path / "none")
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    (tmp_path / "bin").mkdir()
+    tool = make_tool(tmp_path / "bin", "cuobjdump", "exit 0\n")
+    assert cuda_compile.find_disassembler(tmp_path) is None
+    make_tool(tmp_path / "bin", "nvdisasm", "exit 0\n")
+    assert cuda_compile.find_disassembler(tmp_path) == tool
+
+
+def test_a_disassembler_that_fails_is_no_silent_success(tmp_path):
+    tool = make_tool(tmp_path, "cuobjdump", "exit 3\n")
+    with pytest.raises(RuntimeError, match=r"sm_90a.*x\.o failed with status 3"):
+        cuda_compile.read_conversions(tool, tmp_path / "x.o", "sm_90a")
+
+
+def test_every_cuda_source_is_compiled_for_every_architecture():
+    sources = cuda_compile.find_sources([])
+    assert {"cast.cu", "runtime.cpp"} <= {path.name for path in sources}
+    command = cuda_compile.compile_command(Path("/toolkit"), sources[0], Path("x.o"))
+    assert "arch=compute_90a,code=sm_90a" in command
+    assert [path.name for path in cuda_compile.find_sources(["cast"])] == ["cast.cu"]
+
+
+@pytest.mark.parametrize(
+    ("statistic", "seconds_known"), [("cache_miss", True), ("direct_cache_hit", False)]
+)
+def test_a_cached_object_has_no_compile_time(tmp_path, monkeypatch, statistic, seconds_known):
+    script = f'echo "# x.cu\n{statistic}" > "$CCACHE_STATSLOG"\necho "$1" said\n'
+    make_tool(tmp_path, "ccache", script)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    file = cuda_compile.compile_one(tmp_path, cuda_compile.find_sources(["cast.cu"])[0], tmp_path)
+    assert file.succeeded
+    assert file.log == f"{tmp_path}/bin/nvcc said\n"
+    assert (file.cpu_seconds is not None) is seconds_known

@@ -48,14 +48,18 @@ def test_a_missing_need_is_a_skip_with_a_reason(tmp_path, bare_python, name, nee
     assert f"SKIP {name}: {need}" in result.stdout
 
 
-def test_missing_cuda_headers_are_a_skip_with_a_reason(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "need"),
+    [("L0_cuda_emulated", "needs CUDA's headers"), ("L0_cuda_compile", "needs nvcc")],
+)
+def test_a_missing_cuda_toolkit_is_a_skip_with_a_reason(tmp_path, name, need):
     # An interpreter that finds no toolkit and cannot fetch one.
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
-    result = run_script("L0_cuda_emulated", tmp_path, PYTHON=str(python))
+    result = run_script(name, tmp_path, PYTHON=str(python))
     assert result.returncode == 0, result.stderr
-    assert "SKIP L0_cuda_emulated: needs CUDA's headers" in result.stdout
+    assert f"SKIP {name}: {need}" in result.stdout
 
 
 def test_a_missing_compiler_is_a_skip_with_a_reason(tmp_path):
