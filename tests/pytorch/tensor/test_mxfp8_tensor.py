@@ -157,9 +157,17 @@ def test_other_views_are_dequantized_copies_and_say_so():
         tensor.reshape(128, 192)
     with pytest.raises(RuntimeError, match="is invalid for input of size"):
         tensor.view(7, -1)
-    for shape in ((128, 192), (-1,)):
-        with pytest.raises(ValueError, match=r"MXFP8Tensor\.view: shape is"):
-            torch.ops.aten.view.default(tensor, shape)
+    with pytest.raises(ValueError, match=r"MXFP8Tensor\.view: shape is"):
+        torch.ops.aten.view.default(tensor, (128, 192))
+    with pytest.warns(
+        UserWarning, match=r"MXFP8Tensor: aten.view.default gives a dequantized copy"
+    ):
+        flat = torch.ops.aten.view.default(tensor, (-1,))
+    assert type(flat) is torch.Tensor
+    assert_identical(flat, tensor.dequantize().view(-1))
+    weight = torch.nn.Parameter(tensor)
+    with pytest.raises(ValueError, match=r"MXFP8Tensor\.view: shape is"):
+        weight.flatten()  # whose gradient would be lost
 
 
 def test_views_pass_gradients():

@@ -298,6 +298,7 @@ HybridQuantizedTensor._handlers = raw_views(
     lambda tensor, shape: bool(tensor._keeps_buffers(shape)),
     ValueError,
     "one that both formats can share is required",
+    can_flatten=False,  # values of the rows do not say what the columns hold
 )
 
 

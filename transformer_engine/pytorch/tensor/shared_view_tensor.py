@@ -129,20 +129,36 @@ def _view_dtype(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def raw_views(
-    is_allowed: Callable[[Any, torch.Size], bool], error: type[Exception], rule: str
+    is_allowed: Callable[[Any, torch.Size], bool],
+    error: type[Exception],
+    rule: str,
+    *,
+    can_flatten: bool = True,
 ) -> dict[Any, Callable[..., Any]]:
-    """Handlers of the operations that view the whole tensor, called below the `view` method."""
+    """Handlers of the operations that view the whole tensor, called below the `view` method.
+
+    `can_flatten`: whether one dimension is a dequantized copy where data cannot be shared. For
+    DistributedDataParallel, which flattens parameters, broadcasts that and copies it back: values
+    must survive that, in both copies.
+    """
 
     def view(tensor: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         shape = func(torch.empty(tensor.shape, device="meta"), *args[1:], **kwargs).shape
-        if not is_allowed(tensor, shape):
-            # DistributedDataParallel flattens parameters to broadcast them.
-            remedy = "; in DistributedDataParallel pass init_sync=False" if len(shape) == 1 else ""
-            raise error(
-                f"{type(tensor).__name__}.view: shape is {tuple(shape)}, the tensor's "
-                f"{tuple(tensor.shape)}; {rule}. Dequantize first{remedy}."
+        if is_allowed(tensor, shape):
+            return tensor._shared(shape, is_dispatched=True)
+        is_flat = len(shape) == 1
+        if is_flat and can_flatten and not tensor.requires_grad:
+            warnings.warn(
+                f"{type(tensor).__name__}: {func} gives a dequantized copy: writes to it do not "
+                "reach the tensor. (DistributedDataParallel copies what it broadcasts back.)",
+                stacklevel=2,
             )
-        return tensor._shared(shape, is_dispatched=True)
+            return func(tensor._dequantize_impl(tensor.dtype), *args[1:], **kwargs)
+        remedy = "; in DistributedDataParallel pass init_sync=False" if is_flat else ""
+        raise error(
+            f"{type(tensor).__name__}.view: shape is {tuple(shape)}, the tensor's "
+            f"{tuple(tensor.shape)}; {rule}. Dequantize first{remedy}."
+        )
 
     views = (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
     return dict.fromkeys(views, view)
