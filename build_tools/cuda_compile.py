@@ -51,7 +51,10 @@ CONVERTING = {
     "E2M1": ("sm_100a",),
 }
 # A source that calls these functions of device/convert.h needs one of the formats' instructions.
-CODECS = {r"\b(en|de)code_fp8": ("E4M3", "E5M2"), r"\b(en|de)code_e2m1": ("E2M1",)}
+CODECS = {
+    r"\b(en|de)code_fp8(_pair)?\b": ("E4M3", "E5M2"),
+    r"\b(en|de)code_e2m1_pair\b": ("E2M1",),
+}
 
 
 @dataclass(frozen=True)

@@ -335,7 +335,9 @@ def test_a_kernel_of_a_format_without_its_instruction_is_reported(tmp_path):
 
 def test_a_source_that_calls_a_codec_needs_its_instruction_in_some_kernel(tmp_path, monkeypatch):
     monkeypatch.setattr(cuda_compile, "COMMON", tmp_path)
-    (tmp_path / "pack.h").write_text("// not encode_fp8\nauto code = encode_e2m1_pair(a, b);\n")
+    (tmp_path / "pack.h").write_text(
+        "// not encode_fp8\nauto code = encode_e2m1_pair(a, b);\nauto drawn = encode_fp8_own(a);\n"
+    )
     sources = [tmp_path / "a.cu", tmp_path / "b.cu"]
     for source in sources:
         source.write_text('#include "pack.h"\n')
