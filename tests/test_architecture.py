@@ -52,6 +52,7 @@ PYTORCH_LAYERS: dict[str, int] = {
                     "quantization",
                     "recipe_state",
                     "delayed_scaling",
+                    "amax_reduction",
                     "distributed",
                     "cpu_offload",
                     "cpu_offload_v1",
