@@ -48,6 +48,35 @@ class DeviceMirror {
         matrix.numel() == 0 ? nullptr : pointer(matrix.data<uint8_t>(), matrix.size_bytes());
     return view;
   }
+  // Of a view of host memory, by its extent; one that is absent or empty stays as it is.
+  TensorView view(TensorView host) {
+    const auto bytes = static_cast<size_t>(host.numel() * element_size_bytes(host.dtype));
+    if (bytes != 0) {
+      host.data = pointer(static_cast<uint8_t*>(host.data), bytes);
+    }
+    return host;
+  }
+  BlockScaledMatrix view(BlockScaledMatrix host) {
+    if (host.data.numel() != 0 && host.is_wanted()) {
+      BlockScales& scales = host.scales;
+      const int64_t count = scales.index(host.data.rows - 1, host.data.cols - 1) + 1;
+      scales.data = pointer(static_cast<uint8_t*>(scales.data),
+                            static_cast<size_t>(count * element_size_bytes(scales.dtype)));
+      host.data = view(host.data);
+    }
+    return host;
+  }
+  QuantizedOutput view(const QuantizedOutput& host) {
+    return {.data = view(host.data),
+            .data_transpose = view(host.data_transpose),
+            .scale = pointer(host.scale, 1),
+            .scale_inv = pointer(host.scale_inv, 1),
+            .amax = pointer(host.amax, 1),
+            .blocks = {.rowwise = view(host.blocks.rowwise),
+                       .columnwise = view(host.blocks.columnwise),
+                       .epsilon = host.blocks.epsilon,
+                       .has_square_tiles = host.blocks.has_square_tiles}};
+  }
   // Of an argument that may be absent. `matrix` owns the memory behind the view.
   TensorView view_if(bool is_wanted, Matrix& matrix) {
     return is_wanted ? view(matrix) : TensorView{};

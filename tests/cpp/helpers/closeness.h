@@ -32,6 +32,17 @@ inline double sum_roundoff(int64_t n, int lanes, int extra) {
   return (static_cast<double>(n / lanes) + std::log2(lanes) + extra + 1) * kFloatRoundoff;
 }
 
+// How a kernel adds up n terms: in `lanes` partial sums, each of whole runs of `run` terms.
+struct SumOrder {
+  int lanes = 1;
+  int run = 1;
+
+  double roundoff(int64_t n, int extra) const {
+    const int64_t turn = static_cast<int64_t>(lanes) * run;
+    return sum_roundoff(run == 1 ? n : (n + turn - 1) / turn * turn, lanes, extra);
+  }
+};
+
 struct Expected {
   double value = 0.0;
   double bound = 0.0;  // error before the rounding to the output type

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "cpu/softmax_kernels.h"
-#include "helpers/closeness.h"
 #include "helpers/isas.h"
+#include "helpers/softmax_problem.h"
 #include "reference/softmax.h"
 
 namespace {
@@ -21,115 +21,18 @@ namespace {
 namespace te = transformer_engine;
 using te::DType;
 using te::SoftmaxMask;
+using te::testing::append_softmax_gradient;
+using te::testing::check_softmax_backward;
+using te::testing::check_softmax_forward;
 using te::testing::Expected;
 using te::testing::kFloatRoundoff;
 using te::testing::Matrix;
+using Problem = te::testing::SoftmaxProblem;
+using Shape = te::testing::SoftmaxShape;
 
-struct Shape {
-  int64_t batch, heads, queries, keys;
-};
 const Shape kShapes[] = {{1, 1, 1, 1}, {2, 3, 5, 17}, {1, 2, 9, 4}, {2, 1, 4, 64}, {1, 1, 3, 2051}};
 const SoftmaxMask kMasks[] = {SoftmaxMask::kNone, SoftmaxMask::kPadding, SoftmaxMask::kCausal,
                               SoftmaxMask::kCausalAligned};
-
-struct Problem {
-  Shape shape;
-  SoftmaxMask mask_kind;
-  Matrix input;
-  std::vector<uint8_t> mask;
-  int64_t mask_batch;
-  float scale = 0.7F;
-
-  Problem(Shape problem_shape, SoftmaxMask kind, DType dtype, int64_t batch_of_mask)
-      : shape(problem_shape),
-        mask_kind(kind),
-        input(dtype, shape.batch * shape.heads * shape.queries, shape.keys),
-        mask(batch_of_mask * shape.queries * shape.keys),
-        mask_batch(batch_of_mask) {
-    te::testing::fill_normal(input, 1, 3.0F, 4.0F);
-    std::mt19937 generator(2);
-    for (size_t i = 0; i < mask.size(); ++i) {
-      mask[i] = static_cast<uint8_t>(generator() % 3 == 0 ? 1 + generator() % 255 : 0);
-    }
-    // The first query sees nothing.
-    std::fill_n(mask.begin(), shape.queries > 0 ? shape.keys : 0, uint8_t{1});
-  }
-
-  bool is_visible(int64_t row, int64_t key) const {
-    const int64_t query = row % shape.queries;
-    const int64_t sample = mask_batch == 1 ? 0 : row / shape.queries / shape.heads;
-    switch (mask_kind) {
-      case SoftmaxMask::kNone:
-        return true;
-      case SoftmaxMask::kPadding:
-        return mask[(sample * shape.queries + query) * shape.keys + key] == 0;
-      case SoftmaxMask::kCausal:
-        return key <= query;
-      case SoftmaxMask::kCausalAligned:
-        return key <= query + shape.keys - shape.queries;
-    }
-    return false;
-  }
-
-  te::SoftmaxForwardArgs args(Matrix& output) {
-    return {.mask_kind = mask_kind,
-            .input = input.view(),
-            .output = output.view(),
-            .scale = scale,
-            .batch = shape.batch,
-            .heads = shape.heads,
-            .queries = shape.queries,
-            .mask = mask.data(),
-            .mask_batch = mask_batch};
-  }
-
-  double score(int64_t row, int64_t key) {
-    return static_cast<double>(scale) * input.get(row * shape.keys + key);
-  }
-
-  // e^(score - largest) / sum. The exponent, rounded once, is off by its own rounding, which exp
-  // makes relative; so is the largest, but that cancels in the quotient up to the sum's terms of
-  // their own rounding. exp, the sum, the reciprocal and the product follow.
-  void append_row(int64_t row, std::vector<Expected>* expected) {
-    double largest = -HUGE_VAL;
-    for (int64_t key = 0; key < shape.keys; ++key) {
-      largest = is_visible(row, key) ? std::max(largest, score(row, key)) : largest;
-    }
-    double sum = 0.0;
-    double sum_error = 0.0;
-    for (int64_t key = 0; key < shape.keys; ++key) {
-      const double e = is_visible(row, key) ? std::exp(score(row, key) - largest) : 0.0;
-      sum += e;
-      sum_error += is_visible(row, key) ? e * std::abs(score(row, key) - largest) : 0.0;
-    }
-    const double rounding = te::testing::sum_roundoff(shape.keys, 64, 6) +
-                            2 * kFloatRoundoff * (sum > 0.0 ? sum_error / sum : 0.0);
-    for (int64_t key = 0; key < shape.keys; ++key) {
-      const double distance = is_visible(row, key) ? largest - score(row, key) : 0.0;
-      const double y = is_visible(row, key) ? std::exp(-distance) / sum : 0.0;
-      expected->push_back({y, y * (rounding + 2 * kFloatRoundoff * distance) +
-                                  (y > 0.0 ? te::testing::half_spacing(DType::kFloat32) : 0.0)});
-    }
-  }
-};
-
-using ForwardFunction = void (*)(const te::SoftmaxForwardArgs&, const te::Context&);
-using BackwardFunction = void (*)(const te::SoftmaxBackwardArgs&, const te::Context&);
-
-void check_forward(Problem& problem, DType output_dtype, ForwardFunction run) {
-  Matrix output(output_dtype, problem.input.rows(), problem.input.cols());
-  run(problem.args(output), {.num_threads = 2});
-  std::vector<Expected> expected;
-  for (int64_t row = 0; row < problem.input.rows(); ++row) {
-    problem.append_row(row, &expected);
-  }
-  EXPECT_TRUE(te::testing::all_close(output, expected));
-  for (int64_t i = 0; i < output.numel(); ++i) {
-    if (!problem.is_visible(i / problem.shape.keys, i % problem.shape.keys)) {
-      EXPECT_EQ(output.get(i), 0.0) << "hidden element " << i;
-    }
-  }
-}
 
 TEST(SoftmaxForward, MatchesTheFormulaForEveryMaskTypeAndShape) {
   for (const SoftmaxMask mask : kMasks) {
@@ -142,7 +45,7 @@ TEST(SoftmaxForward, MatchesTheFormulaForEveryMaskTypeAndShape) {
                          << " output " << te::dtype_name(output) << " queries " << shape.queries
                          << " keys " << shape.keys);
             Problem problem(shape, mask, input, mask_batch);
-            check_forward(problem, output, &te::softmax_forward);
+            check_softmax_forward(problem, output, &te::softmax_forward);
           }
         }
       }
@@ -153,7 +56,7 @@ TEST(SoftmaxForward, MatchesTheFormulaForEveryMaskTypeAndShape) {
 TEST(SoftmaxForward, TheReferenceMatchesTheFormula) {
   for (const SoftmaxMask mask : kMasks) {
     Problem problem({2, 3, 5, 17}, mask, DType::kBFloat16, 2);
-    check_forward(problem, DType::kFloat32, &te::reference::softmax_forward);
+    check_softmax_forward(problem, DType::kFloat32, &te::reference::softmax_forward);
   }
 }
 
@@ -161,7 +64,7 @@ TEST(SoftmaxForward, NegativeAndZeroScales) {
   for (const float scale : {-1.5F, 0.0F, 30.0F}) {
     Problem problem({1, 2, 4, 70}, SoftmaxMask::kPadding, DType::kFloat32, 1);
     problem.scale = scale;
-    check_forward(problem, DType::kFloat32, &te::softmax_forward);
+    check_softmax_forward(problem, DType::kFloat32, &te::softmax_forward);
   }
 }
 
@@ -220,60 +123,23 @@ TEST(SoftmaxForward, EmptyIsOrdinary) {
   }
 }
 
-// grad_input of one row, and its bound: the sum of products first, then a difference and two
-// products.
-void append_gradient(Matrix& grad_output, Matrix& output, int64_t row, double scale,
-                     std::vector<Expected>* expected) {
-  const int64_t keys = output.cols();
-  double mean = 0.0;
-  double magnitude = 0.0;
-  for (int64_t i = row * keys; i < (row + 1) * keys; ++i) {
-    mean += grad_output.get(i) * output.get(i);
-    magnitude += std::abs(grad_output.get(i) * output.get(i));
-  }
-  for (int64_t i = row * keys; i < (row + 1) * keys; ++i) {
-    const double factor = std::abs(scale * output.get(i));
-    expected->push_back(
-        {scale * (grad_output.get(i) - mean) * output.get(i),
-         factor * (te::testing::sum_roundoff(keys, 64, 2) * magnitude +
-                   4 * kFloatRoundoff * (std::abs(grad_output.get(i)) + std::abs(mean))) +
-             4 * te::testing::half_spacing(DType::kFloat32)});
-  }
-}
-
-void check_backward(int64_t rows, int64_t keys, DType output_dtype, DType grad_dtype,
-                    DType grad_input_dtype, BackwardFunction run) {
-  Problem problem({1, 1, rows, keys}, SoftmaxMask::kCausalAligned, DType::kFloat32, 1);
-  Matrix output(output_dtype, rows, keys), grad_output(grad_dtype, rows, keys),
-      grad_input(grad_input_dtype, rows, keys);
-  te::softmax_forward(problem.args(output), {});
-  te::testing::fill_normal(grad_output, 5);
-  run({.grad_output = grad_output.view(),
-       .output = output.view(),
-       .grad_input = grad_input.view(),
-       .scale = -0.7F},
-      {.num_threads = 2});
-  std::vector<Expected> expected;
-  for (int64_t row = 0; row < rows; ++row) {
-    append_gradient(grad_output, output, row, -0.7F, &expected);
-  }
-  EXPECT_TRUE(te::testing::all_close(grad_input, expected));
-}
-
 TEST(SoftmaxBackward, MatchesTheFormulaForEveryTypeAndShape) {
   for (const DType output : te::testing::kHighPrecision) {
     for (const DType grad : te::testing::kHighPrecision) {
       for (const Shape shape : kShapes) {
         SCOPED_TRACE(::testing::Message() << te::dtype_name(output) << " " << te::dtype_name(grad)
                                           << " keys " << shape.keys);
-        check_backward(shape.queries, shape.keys, output, grad, output, &te::softmax_backward);
-        check_backward(shape.queries, shape.keys, output, grad, grad, &te::softmax_backward);
+        check_softmax_backward(shape.queries, shape.keys, output, grad, output,
+                               &te::softmax_backward);
+        check_softmax_backward(shape.queries, shape.keys, output, grad, grad,
+                               &te::softmax_backward);
       }
     }
   }
-  check_backward(3, 65, DType::kBFloat16, DType::kFloat32, DType::kFloat32,
-                 &te::reference::softmax_backward);
-  check_backward(0, 65, DType::kBFloat16, DType::kFloat32, DType::kFloat32, &te::softmax_backward);
+  check_softmax_backward(3, 65, DType::kBFloat16, DType::kFloat32, DType::kFloat32,
+                         &te::reference::softmax_backward);
+  check_softmax_backward(0, 65, DType::kBFloat16, DType::kFloat32, DType::kFloat32,
+                         &te::softmax_backward);
 }
 
 TEST(SoftmaxBackward, TheFormulaAgreesWithFiniteDifferences) {
@@ -307,7 +173,7 @@ TEST(SoftmaxBackward, TheFormulaAgreesWithFiniteDifferences) {
     y.set(i, static_cast<float>(probabilities[i]));
   }
   std::vector<Expected> expected;
-  append_gradient(c, y, 0, kScale, &expected);
+  append_softmax_gradient(c, y, 0, kScale, &expected);
   constexpr double kStep = 1e-5;  // errors: h^2, FP64 rounding over h, y rounded to FP32
   for (int64_t i = 0; i < kKeys; ++i) {
     const double at = scores[i];

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/softmax.h"
 
-#include "core/softmax_rows.h"
 #include "cpu/row_work.h"
 #include "cpu/softmax_kernels.h"
+#include "numerics/softmax_rows.h"
 
 namespace transformer_engine::cpu {
 
@@ -12,6 +12,7 @@ void softmax_forward(const SoftmaxForwardArgs& args, const Context& context) {
   const int64_t keys = args.input.cols;
   const auto kernel =
       TE_CPU_KERNELS(softmax_kernels).forward[io_index(args.input.dtype, args.output.dtype)];
+  const numerics::SoftmaxRows rows = numerics::softmax_rows(args);
   Scratch<float> scratch(keys *
                          std::max(context.num_threads, 1));  // one row of exponentials per thread
   parallel_for(args.input.rows, row_grain(keys), context.num_threads,
@@ -21,8 +22,8 @@ void softmax_forward(const SoftmaxForwardArgs& args, const Context& context) {
                            .output = row_address(args.output, row),
                            .input_dtype = args.input.dtype,
                            .output_dtype = args.output.dtype,
-                           .mask = mask_of_row(args, row),
-                           .visible = visible_columns(args, row),
+                           .mask = numerics::mask_of_row(rows, row),
+                           .visible = numerics::visible_columns(rows, row),
                            .keys = keys,
                            .scale = args.scale,
                            .scratch = scratch.data() + thread * keys});

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/softmax_rows.h"
+#include "numerics/softmax_rows.h"
 #include "reference/cast.h"
 
 namespace transformer_engine::reference {
@@ -13,8 +13,9 @@ namespace transformer_engine::reference {
 namespace {
 
 bool is_visible(const SoftmaxForwardArgs& args, int64_t row, int64_t col) {
-  const uint8_t* mask = mask_of_row(args, row);
-  return col < visible_columns(args, row) && (mask == nullptr || mask[col] == 0);
+  const numerics::SoftmaxRows rows = numerics::softmax_rows(args);
+  const uint8_t* mask = numerics::mask_of_row(rows, row);
+  return col < numerics::visible_columns(rows, row) && (mask == nullptr || mask[col] == 0);
 }
 
 double score(const SoftmaxForwardArgs& args, int64_t row, int64_t col) {
