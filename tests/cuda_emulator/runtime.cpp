@@ -4,6 +4,7 @@
 // The part of the CUDA runtime that host code needs. One device, of the compute capability in
 // CUDA_EMULATOR_ARCH (default 90); a stream is done when the call returns.
 #include <cuda_runtime_api.h>
+#include <malloc.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +32,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* pointer) {
+  cuda_emulator::initialisation::trust(pointer, malloc_usable_size(pointer));  // the host's again
   std::free(pointer);
   return cudaSuccess;
 }
@@ -88,6 +90,15 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 }
 
 }  // extern "C"
+
+namespace cuda_emulator {
+
+void trust_host_stack() {
+  constexpr size_t kBytes = 64 * 1024;  // frames of a test and of the op that it calls
+  initialisation::trust(__builtin_frame_address(0), kBytes);
+}
+
+}  // namespace cuda_emulator
 
 // What the sanitizers are told unless the environment says otherwise.
 extern "C" {

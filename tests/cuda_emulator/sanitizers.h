@@ -92,7 +92,8 @@ inline void renew(void*, size_t) {}
 }  // namespace races
 
 // `forget`: as if never written. `copy`: what is not initialised stays so. `write`: initialised by
-// the scheduler. `require`: reports what is not initialised.
+// the scheduler. `trust`: initialised by code that is not instrumented. `require`: reports what is
+// not initialised.
 namespace initialisation {
 
 #if defined(CUDA_EMULATOR_MSAN)
@@ -106,6 +107,7 @@ inline void write(void* to, const void* from, size_t bytes) {
   __builtin_memcpy(to, from, bytes);
   __msan_unpoison(to, bytes);
 }
+inline void trust(const void* memory, size_t bytes) { __msan_unpoison(memory, bytes); }
 inline void require(const void* memory, size_t bytes) {
   __msan_check_mem_is_initialized(memory, bytes);
 }
@@ -114,6 +116,7 @@ constexpr bool kIsChecked = false;
 inline void forget(void*, size_t) {}
 inline void copy(void* to, const void* from, size_t bytes) { __builtin_memcpy(to, from, bytes); }
 inline void write(void* to, const void* from, size_t bytes) { __builtin_memcpy(to, from, bytes); }
+inline void trust(const void*, size_t) {}
 inline void require(const void*, size_t) {}
 #endif
 
