@@ -17,7 +17,11 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+// nvcc does not keep that this is a system header, and it has unused parameters.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 #include <cuda_fp4.h>
+#pragma GCC diagnostic pop
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <transformer_engine/error.h>

@@ -6,8 +6,19 @@
 #pragma once
 
 #include "cuda/device/launch.h"
+#include "numerics/scale.h"
 
 namespace transformer_engine::cuda {
+
+// The larger one; a NaN loses against a number. On the GPU that is one instruction, for every NaN;
+// the C library's fmaxf makes an exception of signalling ones.
+__device__ __forceinline__ float max_skip_nan(float a, float b) {
+#if defined(TE_CUDA_EMULATED)
+  return numerics::max_skip_nan(a, b);
+#else
+  return fmaxf(a, b);
+#endif
+}
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 inline constexpr int kWarpSize = 32;
@@ -16,10 +27,10 @@ struct Sum {
   static constexpr float kIdentity = 0.0F;
   __device__ __forceinline__ static float combine(float a, float b) { return a + b; }
 };
-// Of numbers of 0 or more; skips NaN, as fmaxf does.
+// Of numbers of 0 or more; skips NaN.
 struct Max {
   static constexpr float kIdentity = 0.0F;
-  __device__ __forceinline__ static float combine(float a, float b) { return fmaxf(a, b); }
+  __device__ __forceinline__ static float combine(float a, float b) { return max_skip_nan(a, b); }
 };
 
 // Every lane of each group of kWidth neighbours gets the group's result.
