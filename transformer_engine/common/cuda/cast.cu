@@ -82,9 +82,8 @@ void run_quantize(const QuantizeArgs& args, const Context& context) {
                     context);
       return;
     }
-    quantize_per_tensor(MatrixSource<T>{data_of<const T>(input), input.cols}, outputs,
-                        args.output.data_transpose.dtype, input.rows, input.cols,
-                        stream_of(context));
+    quantize_per_tensor_transposed(MatrixSource<T>{data_of<const T>(input), input.cols}, outputs,
+                                   input.rows, input.cols, stream_of(context));
   });
 }
 

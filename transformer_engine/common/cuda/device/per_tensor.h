@@ -28,18 +28,22 @@ struct PerTensorOutputs {
   float* scale_inv = nullptr;         // [1] or null
   const float* scale = nullptr;       // [1] or null: 1
   const float* noop = nullptr;        // [1] or null
+  bool is_e5m2 = false;               // the format of data and data_transpose
 };
 
 template <class T>
 PerTensorOutputs<T> per_tensor_outputs(const QuantizedOutput& quantized, T* output = nullptr,
                                        const float* noop = nullptr) {
+  const TensorView& copy =
+      quantized.data.data != nullptr ? quantized.data : quantized.data_transpose;
   return {output,
           data_of<uint8_t>(quantized.data),
           data_of<uint8_t>(quantized.data_transpose),
           quantized.amax,
           quantized.scale_inv,
           quantized.scale,
-          noop};
+          noop,
+          copy.dtype == DType::kFloat8E5M2};
 }
 
 namespace per_tensor {
@@ -63,6 +67,19 @@ __device__ __forceinline__ Vec<uint8_t, kN> encode_vector(const float (&values)[
     codes.v[i + 1] = static_cast<uint8_t>(pair >> 8);
   }
   return codes;
+}
+
+// The format at run time: one branch, the same for the whole grid.
+template <int kN>
+__device__ __forceinline__ Vec<uint8_t, kN> encode_vector(const float (&values)[kN], float scale,
+                                                          bool is_e5m2) {
+  if constexpr (kN == 1) {
+    const float value = values[0] * scale;
+    return {is_e5m2 ? encode_fp8<numerics::E5M2>(value) : encode_fp8<numerics::E4M3>(value)};
+  } else {
+    return is_e5m2 ? encode_vector<numerics::E5M2>(values, scale)
+                   : encode_vector<numerics::E4M3>(values, scale);
+  }
 }
 
 template <int kN>
@@ -122,10 +139,17 @@ __device__ __forceinline__ void write_transposed(const uint8_t (&tile)[kTile][kR
   store_part<kAligned>(data_transpose + (col0 + column) * rows, row0 + first, rows, codes);
 }
 
+// Blocks of the kernel that are to fit on a multiprocessor: with a plain matrix as many as reading
+// takes, else as few as leave a computed source its registers (64; device/source.h).
+template <class Source>
+inline constexpr int kBlocksPerMultiprocessor = 4;
+template <class T>
+inline constexpr int kBlocksPerMultiprocessor<MatrixSource<T>> = 6;
+
 // kAligned: rows of the source and of every output allow vectors. `tile_columns` tiles lie side by
 // side; block b has tile (b / tile_columns, b % tile_columns).
-template <class Source, class Format, bool kAligned, bool kHasTranspose>
-__global__ void __launch_bounds__(kThreads)
+template <class Source, bool kAligned, bool kHasTranspose>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<Source>)
     per_tensor_quantize(const Source source,
                         const PerTensorOutputs<typename Source::Element> outputs,
                         const int64_t rows, const int64_t cols, const int tile_columns) {
@@ -151,7 +175,7 @@ __global__ void __launch_bounds__(kThreads)
     float values[kSourceVector];
     load_rounded<kSourceVector, kAligned>(source, row, col, cols, values);
     amax = amax_of(values, amax);
-    const auto codes = encode_vector<Format>(values, scale);
+    const auto codes = encode_vector(values, scale, outputs.is_e5m2);
     if (outputs.data != nullptr) {
       store_part<kAligned>(outputs.data + row * cols, col, cols, codes);
     }
@@ -187,14 +211,9 @@ bool all_aligned(const Source& source, const PerTensorOutputs<T>& outputs, int64
          has_aligned_rows(outputs.data_transpose, rows, 1);
 }
 
-}  // namespace per_tensor
-
-// Runs it for what is wanted of a [rows, cols] source in `format`.
-template <class Source>
-void quantize_per_tensor(const Source& source,
-                         const PerTensorOutputs<typename Source::Element>& outputs, DType format,
-                         int64_t rows, int64_t cols, cudaStream_t stream) {
-  using namespace per_tensor;
+template <bool kHasTranspose, class Source>
+void run(const Source& source, const PerTensorOutputs<typename Source::Element>& outputs,
+         int64_t rows, int64_t cols, cudaStream_t stream) {
   const int64_t tile_columns = divide_up<int64_t>(cols, kTile);
   const int64_t tiles = divide_up<int64_t>(rows, kTile) * tile_columns;
   // An empty matrix has a block all the same, for scale_inv.
@@ -202,16 +221,29 @@ void quantize_per_tensor(const Source& source,
                       .grid = dim3(static_cast<unsigned>(tiles > 0 ? tiles : 1)),
                       .block = dim3(kThreads),
                       .stream = stream};
-  for_fp8(format, [&](auto fp8) {
-    for_bool(all_aligned(source, outputs, rows, cols), [&](auto aligned) {
-      for_bool(outputs.data_transpose != nullptr, [&](auto has_transpose) {
-        launch(
-            &per_tensor_quantize<Source, typename decltype(fp8)::type, aligned(), has_transpose()>,
-            config, source, outputs, rows, cols,
-            static_cast<int>(tile_columns > 0 ? tile_columns : 1));
-      });
-    });
+  for_bool(all_aligned(source, outputs, rows, cols), [&](auto aligned) {
+    launch(&per_tensor_quantize<Source, aligned(), kHasTranspose>, config, source, outputs, rows,
+           cols, static_cast<int>(tile_columns > 0 ? tile_columns : 1));
   });
+}
+
+}  // namespace per_tensor
+
+// Runs it for what is wanted of a [rows, cols] source.
+template <class Source>
+void quantize_per_tensor(const Source& source,
+                         const PerTensorOutputs<typename Source::Element>& outputs, int64_t rows,
+                         int64_t cols, cudaStream_t stream) {
+  for_bool(outputs.data_transpose != nullptr, [&](auto has_transpose) {
+    per_tensor::run<has_transpose()>(source, outputs, rows, cols, stream);
+  });
+}
+// The same, of kernels with a transpose alone: for ops that have others where none is wanted.
+template <class Source>
+void quantize_per_tensor_transposed(const Source& source,
+                                    const PerTensorOutputs<typename Source::Element>& outputs,
+                                    int64_t rows, int64_t cols, cudaStream_t stream) {
+  per_tensor::run<true>(source, outputs, rows, cols, stream);
 }
 
 }  // namespace transformer_engine::cuda

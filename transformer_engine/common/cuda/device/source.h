@@ -11,6 +11,8 @@
 //   // allow vector access (the host has checked it); all are inside the matrix.
 //   template <int kN, bool kAligned>
 //   __device__ void load(int64_t row, int64_t col, float (&values)[kN]) const;
+//   static constexpr bool kHasWholeVectors = true;   // optional, saves code: with kAligned, no
+//                                                    // vector runs over the end of a row
 //   bool can_be_aligned() const;   // host: whether rows allow vectors of kSourceVector elements
 #pragma once
 
@@ -78,23 +80,39 @@ struct MatrixSource {
   bool can_be_aligned() const { return has_aligned_rows(data, cols, sizeof(T)); }
 };
 
+// The first `count` of kN values, one at a time; zeros beyond. One copy of the source's code, where
+// an unrolled loop would have kN.
+template <int kN, class Source>
+__device__ __forceinline__ void load_one_by_one(const Source& source, int64_t row, int64_t col,
+                                                int64_t count, float (&values)[kN]) {
+#pragma unroll
+  for (int i = 0; i < kN; ++i) {
+    values[i] = 0.0F;
+  }
+#pragma unroll 1
+  for (int j = 0; j < kN && j < count; ++j) {
+    float one[1];
+    source.template load<1, false>(row, col + j, one);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) {  // so that values stay in registers
+      values[i] = i == j ? one[0] : values[i];
+    }
+  }
+}
+
+template <class Source>
+concept HasWholeVectors = requires { Source::kHasWholeVectors; };
+
 // The values of `source`, rounded to its element type, for the part of kN columns from `col` that
 // lies inside `cols`; zeros beyond. `row` is inside.
 template <int kN, bool kAligned, class Source>
 __device__ __forceinline__ void load_rounded(const Source& source, int64_t row, int64_t col,
                                              int64_t cols, float (&values)[kN]) {
   using T = typename Source::Element;
-  if (col + kN <= cols) {
+  if ((kAligned && HasWholeVectors<Source>) || col + kN <= cols) {
     source.template load<kN, kAligned>(row, col, values);
   } else {
-#pragma unroll
-    for (int i = 0; i < kN; ++i) {
-      float one[1] = {0.0F};
-      if (col + i < cols) {
-        source.template load<1, false>(row, col + i, one);
-      }
-      values[i] = one[0];
-    }
+    load_one_by_one(source, row, col, cols - col, values);
   }
 #pragma unroll
   for (int i = 0; i < kN; ++i) {
