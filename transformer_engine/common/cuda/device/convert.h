@@ -31,6 +31,13 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
   return __float2half_rn(value);
 }
 
+template <class T>
+inline constexpr DType kDTypeOf = DType::kFloat32;
+template <>
+inline constexpr DType kDTypeOf<__nv_bfloat16> = DType::kBFloat16;
+template <>
+inline constexpr DType kDTypeOf<__half> = DType::kFloat16;
+
 // The largest finite number of a high-precision type.
 template <class T>
 inline constexpr float kLargest = 0x1.fffffep127F;

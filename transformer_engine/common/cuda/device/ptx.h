@@ -38,4 +38,15 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
+// 1 / value within one ulp, in one instruction; denormals count as 0.
+__device__ __forceinline__ float approximate_reciprocal(float value) {
+#if defined(TE_CUDA_EMULATED)
+  return 1.0F / value;
+#else
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
+  return inverse;
+#endif
+}
+
 }  // namespace transformer_engine::cuda::ptx

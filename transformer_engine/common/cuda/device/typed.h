@@ -6,6 +6,8 @@
 // then needs no instantiation per combination of operand types.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/device/per_tensor.h"
 #include "cuda/device/source.h"
 
@@ -34,6 +36,18 @@ __device__ __forceinline__ void with_type(const TypedPointer& operand, const Bod
     default:
       return body(static_cast<float*>(operand.data));
   }
+}
+
+// One element.
+__device__ __forceinline__ float load_any(const TensorView& view, int64_t index) {
+  float value = 0.0F;
+  with_type({view.data, view.dtype}, [&](const auto* data) { value = to_float(data[index]); });
+  return value;
+}
+__device__ __forceinline__ void store_any(const TensorView& view, int64_t index, float value) {
+  with_type({view.data, view.dtype}, [&](auto* data) {
+    data[index] = from_float<std::remove_pointer_t<decltype(data)>>(value);
+  });
 }
 
 // Columns [col, col + kSourceVector) of the row that begins at element `row_start`; zeros beyond
