@@ -14,8 +14,8 @@
 #define TE_HOST_DEVICE
 #endif
 
-// Before a loop of at most 16 turns over an array: unrolled, the array stays in registers. In nvcc's
-// pass over host code neither pragma is known.
+// Before a loop of at most 16 turns over an array: unrolled, the array stays in registers. In
+// nvcc's pass over host code neither pragma is known.
 #if defined(__CUDA_ARCH__)
 #define TE_UNROLL _Pragma("unroll")
 #elif defined(__CUDACC__)
