@@ -66,9 +66,28 @@ __device__ __forceinline__ float decode_fp8(uint8_t code) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, kFp8Interpretation<Format>)));
 }
 
+// The E2M1 code of a value as numerics/minifloat.h defines it, without the conversion instruction:
+// 11 instructions, where CUDA's header takes some 70 and branches. An addend per range of the
+// magnitude makes FP32's last bit worth the step of E2M1 there, 1/2, 1 or 2, so that the addition
+// rounds, to the even code in a tie, and the low bits of the sum are the code.
+__device__ __forceinline__ uint32_t encode_e2m1_by_addition(float value) {
+  constexpr float kMax = numerics::E2M1::kMax;
+  const float clamped = fmaxf(fminf(value, kMax), -kMax);  // NaN: kMax
+  const float magnitude = fabsf(clamped);
+  const float addend = magnitude < 2.0F   ? 0x1p22F
+                       : magnitude < 4.0F ? 0x1p23F + 2.0F
+                                          : 0x1p24F + 8.0F;
+  const uint32_t code = __float_as_uint(magnitude + addend) & 7U;
+  return code | (__float_as_uint(clamped) >> 28 & numerics::E2M1::kSignBit);
+}
+
 // Two E2M1 codes in a byte, that of `even` in the low half.
 __device__ __forceinline__ uint8_t encode_e2m1_pair(float even, float odd) {
+#if defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH__ >= 1000  // where it exists
   return __nv_cvt_float2_to_fp4x2(float2{even, odd}, __NV_E2M1, cudaRoundNearest);
+#else  // the same codes
+  return static_cast<uint8_t>(encode_e2m1_by_addition(even) | encode_e2m1_by_addition(odd) << 4);
+#endif
 }
 
 }  // namespace transformer_engine::cuda
