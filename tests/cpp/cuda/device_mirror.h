@@ -12,6 +12,7 @@
 
 #include <map>
 
+#include "helpers/block_scaled.h"
 #include "helpers/matrix.h"
 
 #if defined(CUDA_EMULATOR_MSAN)
@@ -84,6 +85,16 @@ class DeviceMirror {
   // Of an argument that may be absent. `matrix` owns the memory behind the view.
   TensorView view_if(bool is_wanted, Matrix& matrix) {
     return is_wanted ? view(matrix) : TensorView{};
+  }
+
+  BlockScaledMatrix view(BlockCopy& copy) {
+    BlockScaledMatrix matrix = copy.view();
+    matrix.data = view(copy.data());
+    matrix.scales.data = view(copy.scales()).data;
+    return matrix;
+  }
+  BlockScaledMatrix view_if(bool is_wanted, BlockCopy& copy) {
+    return is_wanted ? view(copy) : BlockScaledMatrix{};
   }
 
   // Copies everything back once the device is done.

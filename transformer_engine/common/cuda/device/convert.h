@@ -81,6 +81,13 @@ __device__ __forceinline__ uint32_t encode_e2m1_by_addition(float value) {
   return code | (__float_as_uint(clamped) >> 28 & numerics::E2M1::kSignBit);
 }
 
+// Exact: the code's exponent and mantissa, put where those of FP32 end, make a number, denormal or
+// not, that lacks only the difference of the biases, 126.
+__device__ __forceinline__ float decode_e2m1(uint8_t code) {
+  const uint32_t sign = static_cast<uint32_t>(code & numerics::E2M1::kSignBit) << 28;
+  const uint32_t absolute = static_cast<uint32_t>(code & 0x07) << 22;
+  return __uint_as_float(sign | absolute) * 0x1p126F;
+}
 // Two E2M1 codes in a byte, that of `even` in the low half.
 __device__ __forceinline__ uint8_t encode_e2m1_pair(float even, float odd) {
 #if defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH__ >= 1000  // where it exists

@@ -43,6 +43,20 @@ __device__ __forceinline__ float warp_reduce(float value) {
   return value;
 }
 
+// Reduces several values at a time with fewer shuffles than one after another: of its kN values
+// each lane keeps one half, the lower one where bit kDistance of its number is clear, and combines
+// it with that of the lane whose number differs in this bit.
+template <class Op, int kDistance, int kN>
+__device__ __forceinline__ void reduce_halves(const float (&values)[kN], float (&half)[kN / 2]) {
+  const bool keeps_upper = (threadIdx.x & kDistance) != 0;
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) {
+    const float kept = keeps_upper ? values[i + kN / 2] : values[i];
+    const float given = keeps_upper ? values[i] : values[i + kN / 2];
+    half[i] = Op::combine(kept, __shfl_xor_sync(kAllLanes, given, kDistance));
+  }
+}
+
 // Every thread of a one-dimensional block of kThreads gets the result. `scratch` holds one number
 // per warp; the caller separates two uses of it by a barrier of its own, or by giving each its own.
 template <class Op, int kThreads>
