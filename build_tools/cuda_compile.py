@@ -34,6 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 
+import cublas_headers
 import cuda_toolkit
 
 ROOT = cuda_toolkit.ROOT
@@ -51,10 +52,7 @@ CONVERTING = {
     "E2M1": ("sm_100a",),
 }
 # A source that calls these functions of device/convert.h needs one of the formats' instructions.
-CODECS = {
-    r"\b(en|de)code_fp8(_pair)?\b": ("E4M3", "E5M2"),
-    r"\b(en|de)code_e2m1_pair\b": ("E2M1",),
-}
+CODECS = {r"\b(en|de)code_fp8": ("E4M3", "E5M2"), r"\b(en|de)code_e2m1": ("E2M1",)}
 
 
 @dataclass(frozen=True)
@@ -176,6 +174,8 @@ def compile_command(toolkit: Path, source: Path, object_file: Path) -> list[str]
     # -isystem: the host compiler warns of unused parameters in CUDA's own headers, which nvcc
     # gives to it as if they were the project's.
     command += ["-Xptxas", "-v", "--compress-mode=size", "-isystem", str(toolkit / "include")]
+    cublas = cublas_headers.find_headers()
+    command += ["-isystem", str(cublas)] if cublas is not None else []
     return [*command, f"-I{COMMON}", f"-I{COMMON}/include", str(source), "-o", str(object_file)]
 
 

@@ -4,7 +4,8 @@
 #
 # The CUDA kernels, executed on the CPU by tests/cuda_emulator: plain, in forward and in reverse order
 # of threads and blocks, and under the address, undefined-behaviour, thread and memory sanitizers.
-# Needs CMake, ninja, g++, GoogleTest and CUDA's headers (no GPU, no driver); clang 19 with its
+# Needs CMake, ninja, g++, GoogleTest and the headers of CUDA
+# and cuBLASLt (no GPU, no driver); clang 19 with its
 # runtime for the last two. CUDA_EMULATOR_MODES="plain asan tsan msan" chooses. Arguments go to the
 # test program. Settings: see qa/support.sh.
 set -u
@@ -13,6 +14,7 @@ set -u
 echo '#include <gtest/gtest.h>' | g++ -x c++ -E - > /dev/null 2>&1 ||
   skip "needs g++ and GoogleTest. Debian: apt-get install g++ libgtest-dev"
 toolkit=$("$PYTHON" "$TE_PATH/build_tools/cuda_toolkit.py" --fetch) || skip "needs CUDA's headers"
+cublas=$("$PYTHON" "$TE_PATH/build_tools/cublas_headers.py" --fetch) || skip "needs cuBLASLt's headers"
 
 export NVTE_CMAKE_BUILD_DIR=${NVTE_CMAKE_BUILD_DIR:-$TE_PATH/build/cmake}
 "$PYTHON" "$TE_PATH/build_tools/cmake_build.py" --tests ${WERROR:+--werror} || {
@@ -28,7 +30,7 @@ build() {
   { cmake -S "$TE_PATH/tests/cuda_emulator" -B "$folder" -G Ninja -DTE_EMULATOR_MODE="$1" \
     -DCMAKE_CXX_COMPILER="$2" ${ccache:+-DCMAKE_CXX_COMPILER_LAUNCHER=$ccache} \
     -DTE_CORE="$NVTE_CMAKE_BUILD_DIR/transformer_engine/common/libte_core.a" \
-    -DTE_CUDA_INCLUDE="$toolkit/include" ${WERROR:+-DTE_WERROR=ON} &&
+    -DTE_CUDA_INCLUDE="$toolkit/include" -DTE_CUBLAS_INCLUDE="$cublas" ${WERROR:+-DTE_WERROR=ON} &&
     cmake --build "$folder" -j "${MAX_JOBS:-$(nproc)}"; } > "$folder.log" 2>&1 || {
     tail -60 "$folder.log"
     return 1

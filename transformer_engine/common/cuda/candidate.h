@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/entry_points.h"
+#include "cuda/runtime.h"
 
 #if defined(TE_CUDA_EMULATED)
 namespace cuda_emulator {
@@ -28,5 +29,6 @@ void trust_host_stack();
   template <>                                                                                      \
   void EntryPoint<Args>::run(const Args& args, const Context& context) {                           \
     TE_ENTER_EMULATED_BACKEND();                                                                   \
+    const DeviceScope scope(context.device_index);                                                 \
     function(args, context);                                                                       \
   }

@@ -21,21 +21,23 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
   return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
 }
 
-const std::vector<Device>& devices() {
-  static const std::vector<Device> found = [] {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) {
-      cudaGetLastError();  // an absent driver is no error of a later call
-      count = 0;
-    }
-    std::vector<Device> all(static_cast<size_t>(count));
-    for (int i = 0; i < count; ++i) {
-      all[static_cast<size_t>(i)] = {attribute_of(i, cudaDevAttrMultiProcessorCount),
-                                     10 * attribute_of(i, cudaDevAttrComputeCapabilityMajor) +
-                                         attribute_of(i, cudaDevAttrComputeCapabilityMinor)};
-    }
-    return all;
-  }();
+std::vector<Device> find_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // an absent driver is no error of a later call
+    count = 0;
+  }
+  std::vector<Device> all(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    all[static_cast<size_t>(i)] = {attribute_of(i, cudaDevAttrMultiProcessorCount),
+                                   10 * attribute_of(i, cudaDevAttrComputeCapabilityMajor) +
+                                       attribute_of(i, cudaDevAttrComputeCapabilityMinor)};
+  }
+  return all;
+}
+
+std::vector<Device>& devices() {
+  static std::vector<Device> found = find_devices();
   return found;
 }
 
@@ -47,6 +49,19 @@ int multiprocessor_count(int device) {
 }
 int compute_capability(int device) {
   return devices().at(static_cast<size_t>(device)).compute_capability;
+}
+
+void forget_devices() { devices() = find_devices(); }
+
+DeviceScope::DeviceScope(int device) {
+  if (cudaGetDevice(&previous_) == cudaSuccess && previous_ != device) {
+    is_changed_ = cudaSetDevice(device) == cudaSuccess;
+  }
+}
+DeviceScope::~DeviceScope() {
+  if (is_changed_) {
+    cudaSetDevice(previous_);
+  }
 }
 
 unsigned grid_stride_blocks(int64_t count, int64_t items_per_block, int device) {

@@ -12,6 +12,20 @@ namespace transformer_engine::cuda {
 int device_count();
 int multiprocessor_count(int device);
 int compute_capability(int device);  // 80, 90, 100: major * 10 + minor
+void forget_devices();               // for tests: they are asked again
+
+// Makes a device current, and the one before again when it dies.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = 0;
+  bool is_changed_ = false;
+};
 
 // Blocks for grid-stride loops over `count` items of `items_per_block` each: enough to fill the
 // device several times over, never more than there is work.

@@ -1,0 +1,86 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Find the folder of cublasLt.h, or fetch the header.
+
+    python build_tools/cublas_headers.py [--fetch]
+
+prints the folder: the CUDA toolkit's, that of NVIDIA's packages beside this interpreter's torch, or
+3rdparty/cublas. The library itself is opened at run time: building needs its headers alone. With
+--fetch and none found, the pinned package of requirements-cublas.txt is downloaded and its headers
+are kept. Exits with 1 and says why where there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from pathlib import Path
+
+import cuda_toolkit
+
+HEADER = "cublasLt.h"
+FETCHED = cuda_toolkit.ROOT / "3rdparty" / "cublas"
+REQUIREMENTS = cuda_toolkit.ROOT / "build_tools" / "requirements-cublas.txt"
+
+
+def candidates() -> list[Path]:
+    """Folders to look into, best first."""
+    toolkit = cuda_toolkit.find_toolkit()
+    folders = [toolkit / "include"] if toolkit is not None else []
+    for site in dict.fromkeys(sysconfig.get_paths()[name] for name in ("purelib", "platlib")):
+        folders += sorted(Path(site).glob("nvidia/*/include"))
+    return [*folders, FETCHED]
+
+
+def find_headers() -> Path | None:
+    """The first folder with the header."""
+    return next((folder for folder in candidates() if (folder / HEADER).is_file()), None)
+
+
+def keep_headers(wheel: Path, folder: Path) -> None:
+    """Put the files of a wheel's include folder into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith(".h") and "/include/" in name:
+                (folder / Path(name).name).write_bytes(archive.read(name))
+
+
+def fetch_headers() -> bool:
+    """Download the pinned package for its headers; whether it worked."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--disable-pip-version-check", "--require-hashes", "--only-binary", ":all:"]
+        command += ["--no-cache-dir", "--dest", folder, "-r", str(REQUIREMENTS)]
+        if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+            return False
+        for wheel in Path(folder).glob("*.whl"):
+            keep_headers(wheel, FETCHED)
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fetch", action="store_true", help="fetch the header where it is not")
+    may_fetch = parser.parse_args().fetch
+    if find_headers() is None and may_fetch:
+        fetch_headers()
+    folder = find_headers()
+    if folder is None:
+        looked = ", ".join(map(str, candidates()))
+        print(
+            f"cublas_headers: no {HEADER} in {looked}; the CUDA backend is compiled with it. "
+            "Install nvidia-cublas or pass --fetch.",
+            file=sys.stderr,
+        )
+        return 1
+    print(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

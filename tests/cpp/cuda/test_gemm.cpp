@@ -1,0 +1,235 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemm() on CUDA with a stand-in for cuBLASLt (fake_cublaslt.h): descriptors, conversions, scales,
+// epilogues and the cache of descriptors, against FP64. The emulator's device memory is host
+// memory.
+#include <gtest/gtest.h>
+#include <transformer_engine/error.h>
+#include <transformer_engine/gemm.h>
+
+#include <random>
+#include <string>
+
+#include "cuda/device_mirror.h"
+#include "cuda/fake_cublaslt.h"
+#include "cuda/gemm/matmul.h"
+#include "cuda/gemm/operand.h"
+#include "cuda/runtime.h"
+#include "helpers/errors.h"
+#include "helpers/gemm_block_operand.h"
+
+namespace {
+
+namespace te = transformer_engine;
+namespace cuda = transformer_engine::cuda;
+using te::DType;
+using te::testing::BlockProblem;
+using te::testing::FakeCublasLt;
+using te::testing::GemmCase;
+using te::testing::GemmMatrix;
+using te::testing::kOnDevice;
+using te::testing::kOperandKinds;
+using te::testing::OperandKind;
+
+constexpr DType kHighPrecision[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+GemmCase shape(int64_t m, int64_t n, int64_t k) {
+  GemmCase spec;
+  spec.m = m;
+  spec.n = n;
+  spec.k = k;
+  return spec;
+}
+
+GemmCase with_epilogue(GemmCase spec, unsigned choice) {
+  spec.d_dtype = kHighPrecision[choice % 3];
+  spec.bias_dtype = kHighPrecision[choice / 3 % 3];
+  spec.has_bias = choice % 5 == 1 || choice % 5 == 2;
+  spec.has_gelu = choice % 5 == 2 || choice % 5 == 4;
+  spec.has_pre = choice % 5 == 2;
+  spec.accumulate = choice % 5 == 3;
+  return spec;
+}
+
+void expect_close(double got, const te::testing::GemmExpected& expected, const std::string& what) {
+  EXPECT_LE(std::abs(got - expected.value), expected.tolerance)
+      << what << ": got " << got << ", expected " << expected.value;
+}
+
+void expect_matches_fp64(BlockProblem& problem) {
+  GemmMatrix d = problem.d_before;
+  GemmMatrix pre(d.dtype, d.rows, d.cols);
+  te::gemm(problem.args(d, pre), kOnDevice);
+  for (int64_t row = 0; row < d.rows; ++row) {
+    for (int64_t col = 0; col < d.cols; ++col) {
+      const auto expected = problem.expected(row, col);
+      const std::string where =
+          problem.spec().text() + " at " + std::to_string(row) + ", " + std::to_string(col);
+      expect_close(d.get(row, col), expected.d, where);
+      if (problem.spec().has_pre) {
+        expect_close(pre.get(row, col), expected.pre, where + " before the epilogue");
+      }
+    }
+  }
+}
+
+// An architecture for a scope.
+class Architecture {
+ public:
+  explicit Architecture(const char* capability) {
+    setenv("CUDA_EMULATOR_ARCH", capability, 1);
+    cuda::forget_devices();
+  }
+  ~Architecture() {
+    unsetenv("CUDA_EMULATOR_ARCH");
+    cuda::forget_devices();
+  }
+};
+
+template <typename Body>
+void for_each_layout(GemmCase spec, const Body& body) {
+  for (const bool a_transposed : {false, true}) {
+    for (const bool b_transposed : {false, true}) {
+      spec.a_transposed = a_transposed;
+      spec.b_transposed = b_transposed;
+      body(spec);
+    }
+  }
+}
+
+TEST(CudaGemm, EveryPairingLayoutAndArchitectureMatchesFp64) {
+  const FakeCublasLt library;
+  const GemmCase shapes[] = {shape(7, 16, 64), shape(17, 32, 128), shape(5, 7, 33),
+                             shape(3, 16, 96), shape(1, 1, 1)};
+  for (const char* capability : {"80", "90", "100"}) {
+    const Architecture architecture(capability);
+    unsigned seed = 0;
+    for (const OperandKind& a : kOperandKinds) {
+      for (const OperandKind& b : kOperandKinds) {
+        if (!te::testing::is_pair(a, b) ||
+            (te::testing::kIsSlowDevice && a.name != b.name && (seed++ & 7U) != 0)) {
+          continue;
+        }
+        for_each_layout(shapes[seed / 4 % 5], [&](const GemmCase& spec) {
+          ++seed;
+          BlockProblem problem(with_epilogue(spec, seed), a, b, seed);
+          expect_matches_fp64(problem);
+        });
+      }
+    }
+  }
+}
+
+TEST(CudaGemm, EveryEpilogueAndTypeOfResultMatchesFp64) {
+  const FakeCublasLt library;
+  for (const char* capability : {"90", "100"}) {
+    const Architecture architecture(capability);
+    unsigned seed = 5000;
+    for (const OperandKind& kind : kOperandKinds) {
+      for (unsigned choice = 0; choice < 45; ++choice) {
+        if (te::testing::kIsSlowDevice && choice % 9 != 0) {
+          continue;
+        }
+        BlockProblem problem(with_epilogue(shape(6, 32, 64), choice), kind, kind, ++seed);
+        expect_matches_fp64(problem);
+      }
+    }
+  }
+}
+
+TEST(CudaGemm, NoDepthGivesZerosAndBias) {
+  const FakeCublasLt library;
+  for (unsigned choice = 0; choice < 15; ++choice) {
+    BlockProblem problem(with_epilogue(shape(3, 5, 0), choice), kOperandKinds[1], kOperandKinds[1],
+                         choice);
+    expect_matches_fp64(problem);
+  }
+  EXPECT_EQ(FakeCublasLt::calls().matmuls, 0);
+}
+
+const OperandKind& kind_named(const std::string& name) {
+  for (const OperandKind& kind : kOperandKinds) {
+    if (kind.name == name) {
+      return kind;
+    }
+  }
+  throw std::invalid_argument(name);
+}
+
+// The product that cuBLASLt is given for a problem of 16 x 32 x 128.
+te::testing::CublasLtCalls calls_of(const char* kind, const char* capability, GemmCase spec) {
+  const Architecture architecture(capability);
+  const FakeCublasLt library;
+  BlockProblem problem(spec, kind_named(kind), kind_named(kind), 1);
+  expect_matches_fp64(problem);
+  return FakeCublasLt::calls();
+}
+
+TEST(CudaGemm, EachFormatIsMultipliedNativelyWhereTheArchitectureHasIt) {
+  const GemmCase spec = with_epilogue(shape(16, 32, 128), 1);  // BF16 with a bias of FP32
+  const auto type_of = [&](const char* kind, const char* capability) {
+    return calls_of(kind, capability, spec).a_type;
+  };
+  EXPECT_EQ(type_of("e4m3 tensor", "80"), CUDA_R_16BF);
+  EXPECT_EQ(type_of("e4m3 tensor", "90"), CUDA_R_8F_E4M3);
+  EXPECT_EQ(type_of("e4m3 mx 1x32", "90"), CUDA_R_16BF);
+  EXPECT_EQ(type_of("e4m3 mx 1x32", "100"), CUDA_R_8F_E4M3);
+  EXPECT_EQ(type_of("nvfp4", "90"), CUDA_R_16BF);
+  EXPECT_EQ(type_of("nvfp4", "100"), CUDA_R_4F_E2M1);
+  EXPECT_EQ(type_of("nvfp4 row-scaled", "100"), CUDA_R_32F);
+  EXPECT_EQ(type_of("e4m3 1x128", "90"), CUDA_R_16BF);
+  EXPECT_EQ(type_of("e4m3 128x128 float", "90"), CUDA_R_32F);
+  EXPECT_EQ(type_of("float16", "90"), CUDA_R_16F);
+}
+
+TEST(CudaGemm, Fp8OnHopperNeedsKAsColumnsAndIsConvertedOtherwise) {
+  GemmCase spec = shape(16, 32, 128);
+  spec.d_dtype = DType::kBFloat16;
+  spec.b_transposed = true;
+  EXPECT_EQ(calls_of("e4m3 tensor", "90", spec).a_type, CUDA_R_16BF);
+  EXPECT_EQ(calls_of("e4m3 tensor", "100", spec).a_type, CUDA_R_8F_E4M3);
+}
+
+TEST(CudaGemm, EpiloguesArePartOfTheProductWhereTypesAllow) {
+  GemmCase spec = shape(16, 32, 128);
+  spec.d_dtype = spec.bias_dtype = DType::kBFloat16;
+  spec.has_bias = spec.has_gelu = spec.has_pre = true;
+  EXPECT_EQ(calls_of("bfloat16", "90", spec).epilogue, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+  EXPECT_EQ(calls_of("bfloat16", "90", spec).d_type, CUDA_R_16BF);
+  spec.bias_dtype = DType::kFloat32;
+  EXPECT_EQ(calls_of("bfloat16", "90", spec).epilogue, CUBLASLT_EPILOGUE_DEFAULT);
+  EXPECT_EQ(calls_of("bfloat16", "90", spec).d_type, CUDA_R_32F);
+}
+
+TEST(CudaGemm, ARepeatedProductAsksForNoAlgorithm) {
+  const FakeCublasLt library;
+  for (const OperandKind& kind : kOperandKinds) {
+    GemmCase spec = shape(16, 48, 160);  // of no other test
+    spec.d_dtype = DType::kBFloat16;
+    BlockProblem problem(spec, kind, kind, 3);
+    GemmMatrix d = problem.d_before;
+    GemmMatrix pre(d.dtype, d.rows, d.cols);
+    // All alignments that occur must be known: the heap may move the workspaces.
+    for (int i = 0; i < 20; ++i) {
+      te::gemm(problem.args(d, pre), kOnDevice);
+    }
+    const int asked = FakeCublasLt::calls().heuristics;
+    const size_t cached = cuda::cached_matmuls();
+    te::gemm(problem.args(d, pre), kOnDevice);
+    EXPECT_EQ(FakeCublasLt::calls().heuristics, asked) << kind.name;
+    EXPECT_EQ(cuda::cached_matmuls(), cached) << kind.name;
+  }
+}
+
+TEST(CudaGemm, WithoutTheLibraryTheReasonIsGiven) {
+  if (cuda::cublaslt_refusal() == nullptr) {
+    GTEST_SKIP() << "cuBLASLt is installed here";
+  }
+  BlockProblem problem(shape(2, 2, 2), kOperandKinds[1], kOperandKinds[1], 3);
+  GemmMatrix d = problem.d_before;
+  te::testing::expect_error<te::NotImplementedError>(
+      [&] { te::gemm(problem.args(d, d), kOnDevice); }, {"cuda", "libcublasLt.so.13"});
+}
+
+}  // namespace

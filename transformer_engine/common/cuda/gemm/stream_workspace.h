@@ -1,0 +1,16 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace transformer_engine::cuda {
+
+// Device memory for the library calls of one stream, which run one after another and so may share
+// it. Allocated at the stream's first call and kept: it must not be the first call inside a graph
+// capture.
+void* stream_workspace(int device, cudaStream_t stream, size_t bytes);
+
+}  // namespace transformer_engine::cuda
