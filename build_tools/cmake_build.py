@@ -6,7 +6,7 @@
 
 builds in build/cmake and installs in place, into transformer_engine/. Environment variables (all in
 docs/environment.md): MAX_JOBS, NVTE_BUILD_MAX_JOBS, NVTE_BUILD_DEBUG, NVTE_CMAKE_BUILD_DIR,
-NVTE_CMAKE_EXTRA_ARGS, NVTE_FRAMEWORK, NVTE_PYTHON, NVTE_USE_CCACHE.
+NVTE_CMAKE_EXTRA_ARGS, NVTE_CUDA_ARCHS, NVTE_FRAMEWORK, NVTE_PYTHON, NVTE_USE_CCACHE, NVTE_USE_CUDA.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import cublas_headers
+import cuda_toolkit
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = {"cmake": (3, 21), "ninja": (1, 10)}  # the oldest versions that will do
@@ -118,6 +121,47 @@ def wants_torch() -> bool:
     return bool(names & {"pytorch", "all", ""})
 
 
+def torch_has_cuda(torch_dir: Path | None) -> bool:
+    """Whether a torch was built for CUDA: version.py says for which release."""
+    if torch_dir is None:
+        return False
+    text = (torch_dir / "version.py").read_text()
+    match = re.search(r"^cuda\s*(?::[^=]*)?=\s*(\S+)", text, re.MULTILINE)
+    return match is not None and match.group(1) != "None"
+
+
+def cuda_options(torch_dir: Path | None, launcher: str) -> dict[str, object]:
+    """CMake's options of the CUDA backend.
+
+    NVTE_USE_CUDA: 1 builds it, 0 does not; unset, it is built where torch is a CUDA build and a
+    toolkit is found. Compiling needs neither a GPU nor a driver.
+    """
+    setting = os.environ.get("NVTE_USE_CUDA", "").lower()
+    off = {"TE_USE_CUDA": "OFF"}
+    if setting == "0" or (setting == "" and not torch_has_cuda(torch_dir)):
+        return off
+    toolkit = cuda_toolkit.find_toolkit()
+    headers = cublas_headers.find_headers()
+    if toolkit is None or headers is None:
+        if setting == "":
+            return off
+        missing = "CUDA toolkit" if toolkit is None else cublas_headers.HEADER
+        raise RuntimeError(
+            f"cmake_build: NVTE_USE_CUDA is {setting} and no {missing} is found; the CUDA backend "
+            "is compiled with it. Set CUDA_HOME, or run `python build_tools/cuda_toolkit.py "
+            "--fetch` and `python build_tools/cublas_headers.py --fetch`."
+        )
+    options: dict[str, object] = {
+        "TE_USE_CUDA": "ON",
+        "TE_CUBLAS_INCLUDE": headers,
+        "CMAKE_CUDA_COMPILER": toolkit / "bin" / "nvcc",
+        "CMAKE_CUDA_COMPILER_LAUNCHER": launcher,
+        "CUDAToolkit_ROOT": toolkit,
+    }
+    architectures = os.environ.get("NVTE_CUDA_ARCHS")
+    return options | ({"TE_CUDA_ARCHS": architectures} if architectures else {})
+
+
 def configure_arguments(request: BuildRequest, build_dir: Path) -> list[str]:
     """The cmake command line, with every value each time: a build folder outlives its options."""
     torch_dir = find_torch_dir() if wants_torch() else None
@@ -125,7 +169,7 @@ def configure_arguments(request: BuildRequest, build_dir: Path) -> list[str]:
     launcher = ""
     if os.environ.get("NVTE_USE_CCACHE", "1") not in ("", "0"):
         launcher = shutil.which("ccache") or ""
-    options = {
+    options: dict[str, object] = {
         # pip removes the ninja of an isolated build afterwards; the cached path would be stale.
         "CMAKE_MAKE_PROGRAM": require_tool("ninja"),
         "CMAKE_BUILD_TYPE": "Debug" if debug else "Release",
@@ -136,6 +180,7 @@ def configure_arguments(request: BuildRequest, build_dir: Path) -> list[str]:
         "NVTE_BUILD_TESTS": "ON" if request.with_tests else "OFF",
         "NVTE_WERROR": "ON" if request.werror else "OFF",
     }
+    options |= cuda_options(torch_dir, launcher)
     command = [require_tool("cmake"), "-S", str(ROOT), "-B", str(build_dir), "-G", "Ninja"]
     command += [f"-D{name}={value}" for name, value in options.items()]
     return command + shlex.split(os.environ.get("NVTE_CMAKE_EXTRA_ARGS", ""))

@@ -10,10 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import check_headers
 import cmake_build
+import cublas_headers
 import cuda_compile
 import cuda_toolkit
 import dependencies
@@ -335,9 +337,7 @@ def test_a_kernel_of_a_format_without_its_instruction_is_reported(tmp_path):
 
 def test_a_source_that_calls_a_codec_needs_its_instruction_in_some_kernel(tmp_path, monkeypatch):
     monkeypatch.setattr(cuda_compile, "COMMON", tmp_path)
-    (tmp_path / "pack.h").write_text(
-        "// not encode_fp8\nauto code = encode_e2m1_pair(a, b);\nauto drawn = encode_fp8_own(a);\n"
-    )
+    (tmp_path / "pack.h").write_text("// not encode_fp8\nauto code = encode_e2m1_pair(a, b);\n")
     sources = [tmp_path / "a.cu", tmp_path / "b.cu"]
     for source in sources:
         source.write_text('#include "pack.h"\n')
@@ -385,3 +385,52 @@ def test_a_cached_object_has_no_compile_time(tmp_path, monkeypatch, statistic, s
     assert file.succeeded
     assert file.log == f"{tmp_path}/bin/nvcc said\n"
     assert (file.cpu_seconds is not None) is seconds_known
+
+
+def test_cublas_headers_are_kept_from_a_wheel_and_found(tmp_path, monkeypatch):
+    wheel = tmp_path / "nvidia_cublas.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("nvidia/cu13/include/cublasLt.h", "// header")
+        archive.writestr("nvidia/cu13/lib/libcublasLt.so.13", "library")
+    monkeypatch.setattr(cublas_headers, "FETCHED", tmp_path / "kept")
+    monkeypatch.setattr(cublas_headers, "candidates", lambda: [tmp_path, tmp_path / "kept"])
+    assert cublas_headers.find_headers() is None
+    cublas_headers.keep_headers(wheel, tmp_path / "kept")
+    assert cublas_headers.find_headers() == tmp_path / "kept"
+    assert [file.name for file in (tmp_path / "kept").iterdir()] == ["cublasLt.h"]
+
+
+def test_missing_cublas_headers_are_reported_with_a_remedy(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cublas_headers, "candidates", lambda: [tmp_path])
+    monkeypatch.setattr("sys.argv", ["cublas_headers.py"])
+    assert cublas_headers.main() == 1
+    assert "Install nvidia-cublas or pass --fetch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "is_cuda"),
+    [("cuda: Optional[str] = None", False), ("cuda: str | None = '13.0'", True), ("", False)],
+)
+def test_a_cuda_build_of_torch_is_told_from_its_version_file(tmp_path, line, is_cuda):
+    (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\n{line}\n")
+    assert cmake_build.torch_has_cuda(tmp_path) is is_cuda
+
+
+@pytest.mark.parametrize(("setting", "use"), [("0", "OFF"), ("", "OFF"), ("1", "ON")])
+def test_the_cuda_backend_is_built_by_setting_or_by_torch(tmp_path, monkeypatch, setting, use):
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = None\n")
+    monkeypatch.setenv("NVTE_USE_CUDA", setting)
+    monkeypatch.setenv("NVTE_CUDA_ARCHS", "90a")
+    monkeypatch.setenv("CUDA_HOME", str(make_toolkit(tmp_path / "cuda")))
+    monkeypatch.setattr(cublas_headers, "find_headers", lambda: tmp_path)
+    options = cmake_build.cuda_options(tmp_path, "ccache")
+    assert options["TE_USE_CUDA"] == use
+    assert ("TE_CUDA_ARCHS" in options) == (use == "ON")
+
+
+def test_a_cuda_backend_that_cannot_be_built_is_an_error_with_a_remedy(monkeypatch):
+    monkeypatch.setenv("NVTE_USE_CUDA", "1")
+    monkeypatch.setattr(cublas_headers, "find_headers", lambda: None)
+    monkeypatch.setattr(cuda_toolkit, "find_toolkit", lambda: ROOT)
+    with pytest.raises(RuntimeError, match=r"no cublasLt.h is found.*--fetch"):
+        cmake_build.cuda_options(None, "")

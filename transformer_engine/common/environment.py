@@ -53,6 +53,21 @@ VARIABLES = (
         "their own (uv, build)",
         BUILD,
     ),
+    Variable(
+        "NVTE_USE_CUDA",
+        "",
+        "1 builds the CUDA backend, 0 does not; empty: where torch is a CUDA build and a CUDA "
+        "toolkit is found",
+        BUILD,
+        ("", "0", "1"),
+    ),
+    Variable(
+        "NVTE_CUDA_ARCHS",
+        "",
+        "GPU architectures of the CUDA backend, as nvcc names them, separated by semicolons; "
+        "empty: 80;90a;100f;120f",
+        BUILD,
+    ),
     Variable("NVTE_USE_CCACHE", "1", "compile through ccache where it is found", BUILD, _SWITCH),
     Variable(
         "NVTE_FRAMEWORK",

@@ -5,6 +5,10 @@
 // how to run it. Defined in cuda/, or in no_cuda/ for a build without CUDA.
 #pragma once
 
+#include <transformer_engine/report.h>
+
+#include <vector>
+
 #include "core/candidate.h"
 
 namespace transformer_engine::cuda {
@@ -18,5 +22,8 @@ struct EntryPoint {
 template <typename Args>
 inline constexpr Candidate<Args> kCandidate = {"cuda", &EntryPoint<Args>::refusal,
                                                &EntryPoint<Args>::run};
+
+// Adds what this build and machine have of CUDA, for transformer_engine.report().
+void append_statuses(std::vector<BackendStatus>& statuses);
 
 }  // namespace transformer_engine::cuda

@@ -4,6 +4,7 @@
 #include <transformer_engine/report.h>
 
 #include "cpu/isa.h"
+#include "cuda/entry_points.h"
 
 #ifndef TE_VERSION
 #error "the build defines TE_VERSION from build_tools/VERSION.txt"
@@ -32,8 +33,7 @@ std::vector<BackendStatus> backend_statuses() {
        has_framework, has_framework ? "" : "no framework binding registered its functions",
        has_framework ? "" : "the framework's CPU GEMM; the core's own is used",
        has_framework ? "" : "import transformer_engine.pytorch"});
-  statuses.push_back({"cuda", false, "this build has no CUDA backend", "modules on CUDA tensors",
-                      "the CUDA backend is not part of this version"});
+  cuda::append_statuses(statuses);
   return statuses;
 }
 
