@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 
 import hypothesis
 import numpy as np
@@ -31,6 +32,21 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     """Each device this machine and this build can compute on."""
     chosen: torch.device = request.param
     return chosen
+
+
+# TE_TEST_DEVICE=cuda: tests that name no device make their tensors and modules there, so that the
+# whole suite runs on a GPU.
+TEST_DEVICE = os.environ.get("TE_TEST_DEVICE", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def default_device() -> Iterator[None]:
+    """Factory functions make tensors on TEST_DEVICE; the CPU is torch's own default."""
+    if TEST_DEVICE == "cpu":
+        yield
+        return
+    with torch.device(TEST_DEVICE):
+        yield
 
 
 @pytest.fixture(autouse=True)

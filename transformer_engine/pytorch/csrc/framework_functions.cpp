@@ -5,11 +5,14 @@
 // at::cpu, below the dispatcher: no autograd, no modes, and some 1 us less per call.
 #include "framework_functions.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/version.h>
 #include <transformer_engine/framework.h>
 
@@ -49,10 +52,26 @@ bool gemm_cpu(const GemmArgs& args) {
   return true;
 }
 
+// From torch's caching allocator, on the current stream of the device, which is the context's.
+void* allocate_device(size_t bytes, const Context& context) {
+  const c10::DeviceGuard guard(
+      {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(context.device_index)});
+  return c10::GetAllocator(c10::DeviceType::CUDA)->raw_allocate(bytes);
+}
+void free_device(void* memory, const Context& /*context*/) {
+  c10::GetAllocator(c10::DeviceType::CUDA)->raw_deallocate(memory);
+}
+
+bool allows_tf32() { return at::globalContext().allowTF32CuBLAS(); }
+
 }  // namespace
 
 void register_torch_functions() {
-  register_framework_functions({"torch " TORCH_VERSION, gemm_cpu});
+  register_framework_functions({.name = "torch " TORCH_VERSION,
+                                .gemm_cpu = gemm_cpu,
+                                .allocate_device = allocate_device,
+                                .free_device = free_device,
+                                .allows_tf32 = allows_tf32});
 }
 
 }  // namespace transformer_engine::pytorch

@@ -3,7 +3,9 @@
 #include "views.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <transformer_engine/error.h>
+#include <transformer_engine/report.h>
 
 #include <optional>
 
@@ -110,11 +112,20 @@ float* float_data(const at::Tensor& tensor, const char* name) {
 Context context_for(const at::Tensor& tensor) {
   Context context;
   if (tensor.is_cpu()) {
+    static const DeviceType device = device_of_host_memory();
+    context.device = device;
     context.num_threads = at::get_num_threads();
     return context;
   }
-  TE_CHECK_AS(NotImplementedError, tensor.is_cpu(), "tensor is on ", tensor.device().str(),
-              "; this build runs on the CPU. Move the module and its inputs with .to('cpu').");
+  TE_CHECK_AS(NotImplementedError, tensor.is_cuda() && has_cuda_backend(), "tensor is on ",
+              tensor.device().str(), "; this build runs on the CPU",
+              has_cuda_backend() ? " and on CUDA devices" : "",
+              ". Move the module and its inputs with .to('cpu').");
+  // The CUDA half of torch registers this interface when it is loaded: no CUDA header is needed.
+  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+  context.device = DeviceType::kCUDA;
+  context.device_index = tensor.device().index();
+  context.stream = guard.getStreamNativeHandle(guard.getStream(tensor.device()));
   return context;
 }
 
