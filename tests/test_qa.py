@@ -95,3 +95,35 @@ def test_failures_are_collected_and_named(tmp_path):
     assert result.returncode == 1
     assert "ran second" in result.stdout
     assert result.stdout.splitlines()[-1] == "FAIL L0_sample: first third"
+
+
+def test_the_gpu_run_skips_without_a_gpu(tmp_path):
+    result = subprocess.run(
+        ["bash", str(ROOT / "qa" / "L0_cuda" / "run.sh")],
+        env=os.environ
+        | {"PYTHON": sys.executable, "OUT": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "SKIP L0_cuda: needs a GPU that torch can use" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "words"),
+    [
+        ("compare_devices.py", (), "ok   LayerNormMLP nvfp4: 0 (limit 1)"),
+        ("measure.py", ("--size", "64x64", "--product", "64"), "host Linear forward BF16"),
+    ],
+)
+def test_the_scripts_of_the_gpu_run_work_on_the_cpu(tmp_path, script, arguments, words):
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "qa" / "L0_cuda" / script), "--device", "cpu", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert words in result.stdout

@@ -1,0 +1,249 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Measure kernels and host time on a GPU.
+
+    python measure.py [--json FILE] [--table FILE] [--size ROWSxCOLS] [--device cuda]
+
+Kernels: bytes that must move over the time between events, as a share of what a copy of a tensor of
+the same size moves (goal 0.85). Products: TFLOP/s, beside torch's BF16 product (goal for FP8: 1.7
+times it). Host: the time that a forward call of a module takes to return, with an idle device,
+beside torch.nn.Linear (goals: BF16 1.0, FP8 1.5). Medians; ours and the baseline take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import transformer_engine.pytorch as te
+import transformer_engine_torch as tex
+from transformer_engine.common import recipe
+from transformer_engine.pytorch.constants import DType
+
+ROUNDS = 20
+HOST_CALLS = 200
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(function: Callable[[], Any], device: torch.device) -> float:
+    """Time of one call on the device."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    function()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def in_turns(functions: dict[str, Callable[[], Any]], device: torch.device) -> dict[str, float]:
+    """Median seconds of each, measured in turns after a warm-up."""
+    for function in functions.values():
+        function()
+        function()
+    synchronize(device)
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(ROUNDS):
+        for name, function in functions.items():
+            times[name].append(seconds_of(function, device))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def kernel_cases(
+    rows: int, cols: int, device: torch.device
+) -> dict[str, tuple[Callable[[], Any], float]]:
+    """Each kernel's call, and the bytes that it must move per element of [rows, cols] BF16."""
+    x = torch.randn(rows, cols, dtype=torch.bfloat16, device=device)
+    wide = torch.randn(rows, 2 * cols, dtype=torch.bfloat16, device=device)
+    weight, bias = torch.ones(2, cols, dtype=torch.bfloat16, device=device)
+    scale = torch.ones(1, device=device)
+    e4m3 = DType.kFloat8E4M3
+
+    def delayed(columnwise: bool) -> Any:
+        amax = torch.zeros(1, device=device)
+        return te.Float8Quantizer(scale, amax, e4m3, rowwise=True, columnwise=columnwise)
+
+    cases: dict[str, tuple[Callable[[], Any], float]] = {}
+    quantizers = {
+        "FP8": (delayed(False), 3.0),
+        "FP8 and transpose": (delayed(True), 4.0),
+        "FP8 blocks": (
+            te.Float8BlockQuantizer(e4m3, rowwise=True, columnwise=True, block_scaling_dim=1),
+            4.0 + 2 * 4 / 128,
+        ),
+        "MXFP8": (te.MXFP8Quantizer(e4m3), 4.0 + 2 / 32),
+        "NVFP4": (te.NVFP4Quantizer(), 2 * 2.0 + 2 * (0.5 + 1 / 16)),
+    }
+    for name, (quantizer, bytes_per_element) in quantizers.items():
+        cases[f"quantize {name}"] = (lambda q=quantizer: q(x), bytes_per_element)
+    cases["layernorm forward"] = (lambda: tex.layernorm_fwd(x, weight, bias, 1e-5), 4.0)
+    cases["rmsnorm forward"] = (lambda: tex.rmsnorm_fwd(x, weight, 1e-5), 4.0)
+    cases["gelu"] = (lambda: tex.gelu(x), 4.0)
+    cases["swiglu"] = (lambda: tex.swiglu(wide), 6.0)
+    cases["gelu backward"] = (lambda: tex.dgelu(x, x), 4.0)  # the two inputs are one
+    return cases
+
+
+def measure_kernels(rows: int, cols: int, device: torch.device) -> list[dict[str, Any]]:
+    source = torch.randn(rows, cols, dtype=torch.bfloat16, device=device)
+    target = torch.empty_like(source)
+    results = []
+    for name, (function, bytes_per_element) in kernel_cases(rows, cols, device).items():
+        times = in_turns({"copy": lambda: target.copy_(source), name: function}, device)
+        rate = bytes_per_element * rows * cols / times[name]
+        copy_rate = 4.0 * rows * cols / times["copy"]
+        results.append(
+            {
+                "case": f"{name} {rows}x{cols}",
+                "GB/s": rate / 1e9,
+                "copy GB/s": copy_rate / 1e9,
+                "share of copy": rate / copy_rate,
+            }
+        )
+    return results
+
+
+def product_cases(size: int, device: torch.device) -> dict[str, Callable[[], Any]]:
+    """Calls that multiply two [size, size] matrices into BF16, by format."""
+    x = torch.randn(size, size, dtype=torch.bfloat16, device=device)
+    w = torch.randn(size, size, dtype=torch.bfloat16, device=device)
+    e4m3, bf16 = int(DType.kFloat8E4M3), int(DType.kBFloat16)
+    core = tex.Float8CurrentScalingQuantizerCore(e4m3, rowwise=True, columnwise=False)
+    (x_codes, _, x_scale), (w_codes, _, w_scale) = core.quantize(x), core.quantize(w)
+    cases: dict[str, Callable[[], Any]] = {
+        "torch": lambda: torch.mm(x, w.t()),
+        "BF16": lambda: tex.gemm(x, w),
+        "FP8": lambda: tex.gemm(
+            x_codes,
+            w_codes,
+            a_scale_inv=x_scale,
+            b_scale_inv=w_scale,
+            a_dtype=e4m3,
+            b_dtype=e4m3,
+            out_dtype=bf16,
+        ),
+    }
+    quantizers = {
+        "MXFP8": te.MXFP8Quantizer(DType.kFloat8E4M3, columnwise=False),
+        "NVFP4": te.NVFP4Quantizer(columnwise=False),
+    }
+    sizes = [size, size]
+    for name, quantizer in quantizers.items():
+        x_copy, w_copy = (quantizer._core.quantize(m)[0] for m in (x, w))
+        cases[name] = lambda a=x_copy, b=w_copy: tex.gemm_copies(
+            sizes, a, None, False, sizes, b, None, False, bf16
+        )
+    return cases
+
+
+def measure_products(size: int, device: torch.device) -> list[dict[str, Any]]:
+    flops = 2.0 * size**3
+    times = in_turns(product_cases(size, device), device)
+    return [
+        {
+            "case": f"product {name} {size}^3",
+            "TFLOP/s": flops / seconds / 1e12,
+            "over torch BF16": times["torch"] / seconds,
+        }
+        for name, seconds in times.items()
+    ]
+
+
+def host_seconds(function: Callable[[], Any], device: torch.device) -> float:
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(HOST_CALLS):
+        function()
+    elapsed = time.perf_counter() - start
+    synchronize(device)
+    return elapsed / HOST_CALLS
+
+
+def measure_host(device: torch.device) -> list[dict[str, Any]]:
+    """Forward calls on tiny tensors, whose kernels end before the next call is made."""
+    settings: dict[str, Any] = {"params_dtype": torch.bfloat16, "device": device}
+    x = torch.randn(16, 64, dtype=torch.bfloat16, device=device)
+    plain = torch.nn.Linear(64, 64, dtype=torch.bfloat16, device=device)
+    ours = te.Linear(64, 64, **settings)
+    rules: dict[str, recipe.Recipe | None] = {
+        "BF16": None,
+        "FP8 delayed": recipe.DelayedScaling(),
+        "FP8 current": recipe.Float8CurrentScaling(),
+        "MXFP8": recipe.MXFP8BlockScaling(),
+    }
+
+    def call(rule: recipe.Recipe | None) -> None:
+        with te.autocast(enabled=rule is not None, recipe=rule):
+            ours(x)
+
+    results = []
+    for name, rule in rules.items():
+        call(rule)
+        plain(x)
+        pairs = [
+            (host_seconds(lambda: plain(x), device), host_seconds(lambda r=rule: call(r), device))
+            for _ in range(ROUNDS)
+        ]
+        base, own = (statistics.median(column) for column in zip(*pairs, strict=True))
+        results.append(
+            {
+                "case": f"host Linear forward {name}",
+                "us": own * 1e6,
+                "nn.Linear us": base * 1e6,
+                "over nn.Linear": own / base,
+            }
+        )
+    return results
+
+
+def as_table(results: list[dict[str, Any]]) -> str:
+    lines = []
+    for result in results:
+        figures = [f"{key} {value:.3g}" for key, value in result.items() if key != "case"]
+        lines.append(f"{result['case']}: {', '.join(figures)}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--size", default="4096x8192,8192x8192", help="of kernels, ROWSxCOLS,...")
+    parser.add_argument("--product", type=int, default=8192, help="size of products")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path)
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    results: list[dict[str, Any]] = []
+    for size in arguments.size.split(","):
+        rows, cols = map(int, size.split("x"))
+        results += measure_kernels(rows, cols, device)
+    results += measure_products(arguments.product, device)
+    results += measure_host(device)
+    table = as_table(results)
+    print(table, end="")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    record = {"device": name, "torch": torch.__version__, "results": results}
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    if arguments.table is not None:
+        arguments.table.write_text(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
