@@ -54,7 +54,7 @@ demo-recipes: build
 cpptest: build
 	$(qa)/L0_cppunittest/test.sh
 
-test: cpptest test-python
+test: cpptest test-cuda-emulated test-python
 test-python: build
 	$(qa)/L0_pytorch_unittest/test.sh $(ARGS)
 

@@ -137,7 +137,7 @@ def cuda_options(torch_dir: Path | None, launcher: str) -> dict[str, object]:
     toolkit is found. Compiling needs neither a GPU nor a driver.
     """
     setting = os.environ.get("NVTE_USE_CUDA", "").lower()
-    off = {"TE_USE_CUDA": "OFF"}
+    off: dict[str, object] = {"TE_USE_CUDA": "OFF"}
     if setting == "0" or (setting == "" and not torch_has_cuda(torch_dir)):
         return off
     toolkit = cuda_toolkit.find_toolkit()
