@@ -15,6 +15,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/version.h>
 #include <transformer_engine/framework.h>
+#include <transformer_engine/report.h>
 
 #include "views.h"
 
@@ -67,11 +68,14 @@ bool allows_tf32() { return at::globalContext().allowTF32CuBLAS(); }
 }  // namespace
 
 void register_torch_functions() {
-  register_framework_functions({.name = "torch " TORCH_VERSION,
-                                .gemm_cpu = gemm_cpu,
-                                .allocate_device = allocate_device,
-                                .free_device = free_device,
-                                .allows_tf32 = allows_tf32});
+  FrameworkFunctions functions{.name = "torch " TORCH_VERSION, .gemm_cpu = gemm_cpu};
+  // Where host memory stands for a device's (report.h), torch's CUDA half may be absent.
+  if (device_of_host_memory() == DeviceType::kCPU) {
+    functions.allocate_device = allocate_device;
+    functions.free_device = free_device;
+  }
+  functions.allows_tf32 = allows_tf32;
+  register_framework_functions(functions);
 }
 
 }  // namespace transformer_engine::pytorch
