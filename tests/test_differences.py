@@ -14,10 +14,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -754,6 +760,35 @@ def _() -> None:
     fused = apply_rotary_pos_emb(x.bfloat16(), angles, fused=True)
     unfused = apply_rotary_pos_emb(x.bfloat16(), angles, fused=False)
     assert torch.equal(fused, exact.bfloat16()) and not torch.equal(unfused, fused)
+
+
+def broadcast_twice(rank: int) -> list[bool]:
+    """Whether a fresh model has the first rank's values, after one load and after two."""
+
+    def make() -> Any:
+        with te.quantized_model_init(recipe=DELAYED):
+            layer = te.Linear(32, 32, name="a", device="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return fully_shard(layer, mesh=init_device_mesh("cpu", (2,)))
+
+    source, target = make(), make()
+    run(source, DELAYED, torch.randn(8, 32))
+    source.reshard()
+    with torch.no_grad():  # under a scale that has followed from that run
+        source.weight.to_local().mul_(1.1)
+    saved = get_model_state_dict(source, options=StateDictOptions(full_state_dict=True))
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    found = []
+    for _ in range(2):
+        set_model_state_dict(target, dict(saved) if rank == 0 else {}, options=options)
+        found.append(torch.equal(target.weight.full_tensor().dequantize(), saved["weight"]))
+    return found
+
+
+@row("broadcast-rounds")
+def _() -> None:
+    assert ranks(2).run(broadcast_twice) == [[False, True]] * 2
 
 
 def block_quantizers() -> list[te.Quantizer]:

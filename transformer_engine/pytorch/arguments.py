@@ -129,14 +129,21 @@ def check_group(who: str, name: str, group: Any) -> None:
 
 
 def group_size(who: str, name: str, group: Any) -> int:
-    """Number of ranks of a process group."""
+    """Number of ranks of a process group that this rank belongs to."""
     try:
-        return int(torch.distributed.get_world_size(group))
+        size = int(torch.distributed.get_world_size(group))
     except (AttributeError, TypeError):
         raise TypeError(
             f"{who}: {name} is {received(group)}; it must be a torch.distributed.ProcessGroup, or "
             "None."
         ) from None
+    if size < 1:  # what torch answers outside of the group
+        raise ValueError(
+            f"{who}: {name} is a group without this rank, rank {torch.distributed.get_rank()}; a "
+            "group that this rank belongs to is required. Pass each rank its own group, or call "
+            "this on the ranks of the group only."
+        )
+    return size
 
 
 def tensor_parallel_size(who: str, tp_size: Any, tp_group: Any) -> int:

@@ -9,7 +9,13 @@ import warnings
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -281,3 +287,46 @@ def test_uneven_rows_are_loaded(tmp_path, saved, sizes):
                     assert_identical(whole, expected, f"{name} on {size}")
                 else:
                     assert_identical(whole, values, f"{name} on {size}")
+
+
+# Recipe, and whether weights are quantized. The first one's state stays empty.
+BROADCAST = (("none", False), ("delayed", False), ("recent", True), ("current", True))
+FULL = StateDictOptions(full_state_dict=True)
+FROM_FIRST_RANK = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+
+
+def broadcast(rank):
+    """By case: the first rank's full state, and a fresh model's after loading it once and twice."""
+    found = {}
+    for recipe, has_quantized_weights in BROADCAST:
+        with quiet():
+            model, optimizer = make(recipe, has_quantized_weights)
+            train(model, optimizer, recipe, range(1), rank)
+            states = [get_model_state_dict(model, options=FULL)]
+            fresh, _ = make(recipe, has_quantized_weights)
+            for _ in range(2):
+                saved = dict(states[0]) if rank == 0 else {}
+                set_model_state_dict(fresh, saved, options=FROM_FIRST_RANK)
+                states.append(get_model_state_dict(fresh, options=FULL))
+        found[recipe, has_quantized_weights] = states
+    return found
+
+
+def check_loaded(saved, loaded, is_rounded_again):
+    assert loaded.keys() == saved.keys()
+    for key, value in saved.items():
+        if is_rounded_again and key.endswith("weight") and value.dim() == 2:
+            assert_within(loaded[key], value, rounding_bound(value, E4M3), key)  # the scale is 1
+        else:
+            assert_identical(loaded[key], value, key)
+
+
+@pytest.mark.slow  # starts processes
+def test_a_full_state_is_broadcast_into_a_fresh_model():
+    """What the first rank alone has; under delayed scaling the second load knows the scale."""
+    results = ranks(2).run(broadcast)
+    for found in results:
+        for case, (_, once, twice) in found.items():
+            saved = results[0][case][0]
+            check_loaded(saved, once, is_rounded_again=case == ("recent", True))
+            check_loaded(saved, twice, is_rounded_again=False)

@@ -9,6 +9,7 @@ a trainer adds up over ranks are rounded on each of them.
 """
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -399,6 +400,45 @@ def check_errors(rank):
 
 def test_errors_are_found_before_anything_is_sent():
     ranks(2).run(check_errors)
+
+
+def check_foreign_group(rank):
+    group = torch.distributed.new_group([0])  # where rank 1 is not
+    options = {"tp_group": group, "device": "cpu"}
+    makers = {
+        "Linear": lambda: te.Linear(32, 48, parallel_mode="column", **options),
+        "LayerNormLinear": lambda: te.LayerNormLinear(32, 48, parallel_mode="column", **options),
+        "LayerNormMLP": lambda: te.LayerNormMLP(32, 48, set_parallel_mode=True, **options),
+        "DotProductAttention": lambda: te.DotProductAttention(4, 8, tp_group=group),
+        "MultiheadAttention": lambda: te.MultiheadAttention(
+            32, 4, set_parallel_mode=True, **options
+        ),
+        "TransformerLayer": lambda: te.TransformerLayer(
+            32, 48, 4, set_parallel_mode=True, **options
+        ),
+    }
+    alone = {
+        "Linear": te.Linear(32, 48, device="cpu"),
+        "MultiheadAttention": te.MultiheadAttention(32, 4, device="cpu"),
+        "TransformerLayer": te.TransformerLayer(32, 48, 4, device="cpu"),
+    }
+    setters = {
+        f"{name}.set_tensor_parallel_group": functools.partial(
+            module.set_tensor_parallel_group, group
+        )
+        for name, module in alone.items()
+    }
+    for name, call in {**makers, **setters}.items():
+        if rank == 0:
+            call()
+            continue
+        with pytest.raises(ValueError, match=f"^{name}: tp_group is a group without this rank, ra"):
+            call()
+    assert all(module.tp_group is (None if rank else group) for module in alone.values())
+
+
+def test_a_group_without_this_rank_is_refused():
+    ranks(2).run(check_foreign_group)
 
 
 def check_initialization(rank, size):

@@ -190,6 +190,8 @@ def test_a_fresh_state_is_an_ordinary_tensor_to_all_others():
     assert repr(state).startswith("FreshState([]")
     assert tuple(state.size()) == (0,) and len(state.size()) == 1
     assert state.numel() == 0 and state.tolist() == []
+    told = pickle.loads(pickle.dumps(state.size()))  # to other ranks, which allocate by it
+    assert type(told) is torch.Size and torch.empty(told).shape == (0,)
     file = io.BytesIO()
     torch.save({"a": state}, file)
     file.seek(0)

@@ -46,6 +46,9 @@ class _AnySize:
     def __repr__(self) -> str:
         return repr(torch.Size([0]))
 
+    def __reduce__(self) -> Any:
+        return (torch.Size, ((0,),))  # what other ranks are told: torch allocates by it
+
 
 class FreshState(torch.Tensor):
     """uint8 [0], until a loader narrows it to what it has found."""
