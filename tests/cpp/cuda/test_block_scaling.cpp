@@ -184,6 +184,22 @@ TEST(CudaQuantizeBlocks, EqualsTheReferenceForBlocksOfOneNumber) {
   }
 }
 
+// Of every kind, signalling ones too, beside numbers.
+TEST(CudaQuantizeBlocks, ScalesSkipNaN) {
+  const std::vector<float> nans = te::testing::nan_cases();
+  Matrix input(DType::kFloat32, 40, 72);
+  fill_random(input, 3);
+  for (int64_t i = 0; i < input.numel(); ++i) {
+    if (i % 4 != 1) {
+      const float nan = nans[static_cast<size_t>(i) % nans.size()];
+      std::memcpy(input.data<float>() + i, &nan, sizeof nan);
+    }
+  }
+  for (const Plan& plan : kPlans) {
+    expect_equal(plan, DType::kFloat8E4M3, {true, true}, input);
+  }
+}
+
 TEST(CudaQuantizeBlocks, NoopFlagLeavesEverythingUnwritten) {
   Matrix input(DType::kBFloat16, 40, 72);
   fill_random(input, 2);

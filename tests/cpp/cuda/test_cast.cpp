@@ -161,6 +161,33 @@ TEST(CudaQuantize, AmaxThatIsNaNIsReplaced) {
   expect_same(got, expected, "NaN");
 }
 
+// Of every kind, signalling ones too, in rows that allow vectors and in others.
+TEST(CudaQuantize, AmaxSkipsNaN) {
+  const std::vector<float> nans = te::testing::nan_cases();
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{4, 64}, {3, 37}}) {
+    Matrix input(DType::kFloat32, rows, cols);
+    fill_random(input, 5);
+    for (int64_t i = 0; i < input.numel(); ++i) {
+      if (i % 4 != 1) {
+        const float nan = nans[static_cast<size_t>(i) % nans.size()];
+        std::memcpy(input.data<float>() + i, &nan, sizeof nan);
+      }
+    }
+    for (const Wanted& wanted : kWanted) {
+      Outputs expected(input, DType::kFloat8E4M3);
+      Outputs got(input, DType::kFloat8E4M3);
+      got.amax = expected.amax = 0.0F;
+      te::reference::quantize({.input = input.view(), .output = expected.on_host(wanted)}, {});
+      EXPECT_FALSE(std::isnan(expected.amax));
+      DeviceMirror mirror;
+      te::quantize({.input = mirror.view(input), .output = got.on_device(mirror, wanted)},
+                   kOnDevice);
+      mirror.download();
+      expect_same(got, expected, te::concat(rows, " x ", cols));
+    }
+  }
+}
+
 TEST(CudaDequantize, EqualsTheReferenceForAllCodes) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 256}, {7, 37}, {64, 64}}) {
     for (const DType format : kFormats) {

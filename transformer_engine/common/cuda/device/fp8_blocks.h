@@ -93,7 +93,7 @@ __device__ __forceinline__ float amax_of_row(const PartAmax& part) {
   reduce_halves<Max, 4>(part.of_row, four);
   reduce_halves<Max, 2>(four, two);
   reduce_halves<Max, 1>(two, one);
-  return fmaxf(one[0], __shfl_xor_sync(kAllLanes, one[0], 8));
+  return max_skip_nan(one[0], __shfl_xor_sync(kAllLanes, one[0], 8));
 }
 
 template <class T>
@@ -153,7 +153,7 @@ __device__ __forceinline__ void find_column_scales(const Problem<T>& problem, co
     float amax = 0.0F;
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) {
-      amax = fmaxf(amax, shared.warp_amax[warp][thread]);
+      amax = max_skip_nan(amax, shared.warp_amax[warp][thread]);
     }
     const float scale = problem.scale_of(amax, problem.columnwise);
     shared.scale[thread] = scale;

@@ -110,7 +110,7 @@ __device__ __forceinline__ float amax_of_square(const PartAmax& part) {
   float amax = warp_reduce<Max, kLanesPerBlock>(part.of_all());
 #pragma unroll
   for (int distance = kLanesPerRow; distance < kWarpSize; distance *= 2) {
-    amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, distance));
+    amax = max_skip_nan(amax, __shfl_xor_sync(kAllLanes, amax, distance));
   }
   return amax;
 }

@@ -86,7 +86,7 @@ template <int kN>
 __device__ __forceinline__ float amax_of(const float (&values)[kN], float amax) {
 #pragma unroll
   for (int i = 0; i < kN; ++i) {
-    amax = fmaxf(amax, fabsf(values[i]));
+    amax = max_skip_nan(amax, fabsf(values[i]));
   }
   return amax;
 }

@@ -10,6 +10,7 @@
 
 #include <initializer_list>
 
+#include "cuda/device/reduce.h"
 #include "cuda/device/source.h"
 
 namespace transformer_engine::cuda {
@@ -225,8 +226,8 @@ struct PartAmax {
 #pragma unroll
       for (int j = 0; j < kSourceVector; ++j) {
         const float value = fabsf(rows[i].get(j));
-        of_row[i] = fmaxf(of_row[i], value);
-        of_col[j] = fmaxf(of_col[j], value);
+        of_row[i] = max_skip_nan(of_row[i], value);
+        of_col[j] = max_skip_nan(of_col[j], value);
       }
     }
   }
@@ -234,7 +235,7 @@ struct PartAmax {
     float amax = of_row[0];
 #pragma unroll
     for (int i = 1; i < kSourceVector; ++i) {
-      amax = fmaxf(amax, of_row[i]);
+      amax = max_skip_nan(amax, of_row[i]);
     }
     return amax;
   }
