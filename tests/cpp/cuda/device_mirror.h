@@ -15,10 +15,6 @@
 #include "helpers/block_scaled.h"
 #include "helpers/matrix.h"
 
-#if defined(CUDA_EMULATOR_MSAN)
-#include <sanitizer/msan_interface.h>
-#endif
-
 namespace transformer_engine::testing {
 
 class DeviceMirror {
@@ -123,15 +119,6 @@ inline constexpr bool kIsSlowDevice = true;
 #else
 inline constexpr bool kIsSlowDevice = false;
 #endif
-// `args` as kernels' host code may read them: MemorySanitizer does not see what tests write, and
-// takes the stack that they write to for what it was before.
-template <typename Args>
-const Args& written([[maybe_unused]] const Args& args) {
-#if defined(CUDA_EMULATOR_MSAN)
-  __msan_unpoison(&args, sizeof args);
-#endif
-  return args;
-}
 
 // Whether a problem of so many elements is too large for this device.
 inline bool is_too_large(int64_t numel) { return kIsSlowDevice && numel > 3000; }

@@ -1,7 +1,7 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of cuda/activation.cu: results and sums against FP64 formulas with derived bounds,
+// The kernels of cuda/activation*.cu: results and sums against FP64 formulas with derived bounds,
 // copies of results bit for bit against the quantization of the kernel's own result.
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ void forward_on_device(const te::ActivationForwardArgs& host, const te::Context&
   args.output = mirror.view(host.output);
   args.quantized = mirror.view(host.quantized);
   args.act_scales = mirror.view(host.act_scales);
-  te::activation_forward(te::testing::written(args), kOnDevice);
+  te::activation_forward(args, kOnDevice);
   mirror.download();
 }
 
@@ -54,7 +54,7 @@ void backward_on_device(const te::ActivationBackwardArgs& host, const te::Contex
   args.quantized = mirror.view(host.quantized);
   args.act_scales = mirror.view(host.act_scales);
   args.grad_act_scales = mirror.view(host.grad_act_scales);
-  te::activation_backward(te::testing::written(args), kOnDevice);
+  te::activation_backward(args, kOnDevice);
   mirror.download();
 }
 
@@ -63,7 +63,7 @@ void bias_gradient_on_device(const te::BiasGradientArgs& host) {
   const te::BiasGradientArgs args{.grad_output = mirror.view(host.grad_output),
                                   .grad_bias = mirror.view(host.grad_bias),
                                   .quantized = mirror.view(host.quantized)};
-  te::bias_gradient(te::testing::written(args), kOnDevice);
+  te::bias_gradient(args, kOnDevice);
   mirror.download();
 }
 
@@ -177,7 +177,7 @@ struct Gradients {
       args.grad_input.data = nullptr;  // the transposed copy is computed from the operands
       args.quantized.data_transpose = views[5];
     }
-    te::activation_backward(te::testing::written(args), kOnDevice);
+    te::activation_backward(args, kOnDevice);
     mirror.download();
     if (shifted >= 3) {
       copies[static_cast<size_t>(shifted)].copy_back();
@@ -221,6 +221,60 @@ TEST(CudaActivation, TakesTheWholeRangeOfInputs) {
 // Some 130 columns of a half, so that tiles and strips have a rest; the same without vectors.
 constexpr int64_t kFusedShapes[][2] = {{70, 136}, {17, 33}};
 
+// The ops as helpers/fused_quantize.h calls them.
+struct FusedForward {
+  ActivationCase& problem;
+
+  void operator()(te::TensorView output, const te::QuantizedOutput& quantized) const {
+    te::ActivationForwardArgs args;
+    args.kind = problem.kind;
+    args.input = problem.input.view();
+    args.bias = problem.bias.view();
+    args.output = output;
+    args.quantized = quantized;
+    args.act_scales = problem.act_scales.view();
+    args.glu_interleave_size = problem.interleave;
+    forward_on_device(args, {});
+  }
+};
+
+// The sums, where wanted, are those of the first call.
+class FusedBackward {
+ public:
+  FusedBackward(ActivationCase& problem, bool has_bias_sums, bool has_scale_sums)
+      : problem_(problem), has_bias_sums_(has_bias_sums), has_scale_sums_(has_scale_sums) {}
+
+  void operator()(te::TensorView grad_input, const te::QuantizedOutput& quantized) const {
+    Matrix grad_bias(DType::kFloat32, 1, problem_.input.cols());
+    Matrix grad_scales(DType::kBFloat16, 1, problem_.input.rows());
+    te::ActivationBackwardArgs args;
+    args.kind = problem_.kind;
+    args.grad_output = problem_.grad_output.view();
+    args.input = problem_.input.view();
+    args.bias = problem_.bias.view();
+    args.grad_input = grad_input;
+    args.grad_bias = has_bias_sums_ ? grad_bias.view() : te::TensorView{};
+    args.quantized = quantized;
+    args.act_scales = problem_.act_scales.view();
+    args.grad_act_scales = has_scale_sums_ ? grad_scales.view() : te::TensorView{};
+    args.glu_interleave_size = problem_.interleave;
+    backward_on_device(args, {});
+    if (expected_.empty()) {
+      expected_.push_back(std::move(grad_bias));
+      expected_.push_back(std::move(grad_scales));
+    } else {
+      EXPECT_TRUE(same_bytes(grad_bias, expected_[0]));
+      EXPECT_TRUE(same_bytes(grad_scales, expected_[1]));
+    }
+  }
+
+ private:
+  ActivationCase& problem_;
+  bool has_bias_sums_;
+  bool has_scale_sums_;
+  mutable std::vector<Matrix> expected_;
+};
+
 TEST(CudaActivation, CopiesAreThoseOfASeparateQuantization) {
   for (const ActivationKind kind : {ActivationKind::kGELU, ActivationKind::kSwiGLU}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
@@ -230,34 +284,58 @@ TEST(CudaActivation, CopiesAreThoseOfASeparateQuantization) {
         }
         SCOPED_TRACE(te::concat(te::dtype_name(dtype), " ", rows, " x ", cols));
         ActivationCase problem(kind, rows, cols, dtype, dtype, true);
-        te::testing::expect_fused_equals_separate(
-            dtype, rows, cols, [&](te::TensorView output, const te::QuantizedOutput& quantized) {
-              te::ActivationForwardArgs args;
-              args.kind = kind;
-              args.input = problem.input.view();
-              args.bias = problem.bias.view();
-              args.output = output;
-              args.quantized = quantized;
-              args.act_scales = problem.act_scales.view();
-              forward_on_device(args, {});
-            });
-        Matrix grad_scales(DType::kBFloat16, 1, rows);
-        te::testing::expect_fused_equals_separate(
-            dtype, rows, problem.input.cols(),
-            [&](te::TensorView grad_input, const te::QuantizedOutput& quantized) {
-              te::ActivationBackwardArgs args;
-              args.kind = kind;
-              args.grad_output = problem.grad_output.view();
-              args.input = problem.input.view();
-              args.bias = problem.bias.view();
-              args.grad_input = grad_input;
-              args.quantized = quantized;
-              args.act_scales = problem.act_scales.view();
-              args.grad_act_scales = rows % 2 == 0 ? grad_scales.view() : te::TensorView{};
-              backward_on_device(args, {});
-            });
+        te::testing::expect_fused_equals_separate(dtype, rows, cols, FusedForward{problem});
+        te::testing::expect_fused_equals_separate(dtype, rows, problem.input.cols(),
+                                                  FusedBackward(problem, false, rows % 2 == 0));
       }
     }
+  }
+}
+
+// Tiles with a rest in either direction, with and without vectors; no rows, no columns.
+struct BlockShape {
+  int64_t rows;
+  int64_t cols;
+  DType dtype;
+};
+constexpr BlockShape kBlockShapes[] = {{33, 136, DType::kBFloat16}, {17, 33, DType::kFloat16},
+                                       {17, 40, DType::kFloat32},   {130, 8, DType::kBFloat16},
+                                       {0, 8, DType::kBFloat16},    {3, 0, DType::kBFloat16}};
+
+void expect_blocks(ActivationCase& problem, DType dtype, bool has_bias_sums, bool has_scale_sums) {
+  SCOPED_TRACE(te::concat("kind ", static_cast<int>(problem.kind), " sums of columns ",
+                          has_bias_sums, " rows ", has_scale_sums));
+  te::testing::expect_fused_blocks_equal_separate(
+      dtype, problem.input.rows(), problem.input.cols(),
+      FusedBackward(problem, has_bias_sums, has_scale_sums));
+}
+
+TEST(CudaActivation, BlockCopiesAreThoseOfASeparateQuantization) {
+  for (const ActivationKind kind : {ActivationKind::kGELU, ActivationKind::kSwiGLU}) {
+    for (const auto& [rows, cols, dtype] : kBlockShapes) {
+      if (kIsSlowDevice && rows * cols > 600) {
+        continue;
+      }
+      SCOPED_TRACE(te::concat(te::dtype_name(dtype), " ", rows, " x ", cols));
+      ActivationCase problem(kind, rows, cols, dtype, dtype, true);
+      te::testing::expect_fused_blocks_equal_separate(dtype, rows, cols, FusedForward{problem});
+      expect_blocks(problem, dtype, false, false);
+      expect_blocks(problem, dtype, true, false);
+      expect_blocks(problem, dtype, false, true);
+    }
+  }
+}
+
+TEST(CudaActivation, BlockCopiesOfEveryKindAndOfMixedTypes) {
+  constexpr int64_t kRows = 18;
+  constexpr int64_t kCols = 24;
+  for (int kind = 0; kind < kActivationKindCount; ++kind) {
+    const DType input = kind % 2 == 0 ? DType::kFloat16 : DType::kBFloat16;
+    ActivationCase problem(kind_of(kind), kRows, kCols, input, DType::kBFloat16, true);
+    problem.interleave = te::is_gated(problem.kind) ? 8 : 0;
+    te::testing::expect_fused_blocks_equal_separate(DType::kBFloat16, kRows, kCols,
+                                                    FusedForward{problem});
+    expect_blocks(problem, DType::kBFloat16, false, false);
   }
 }
 
@@ -312,6 +390,30 @@ TEST(CudaBiasGradient, QuantizesWhatItReads) {
         EXPECT_TRUE(same_bytes(got.data_transpose, expected.data_transpose));
         EXPECT_EQ(got.amax, expected.amax);
         EXPECT_EQ(got.scale_inv, expected.scale_inv);
+        EXPECT_TRUE(te::testing::all_close(grad_bias, te::testing::column_sums(grad_output)));
+      }
+    }
+  }
+}
+
+TEST(CudaBiasGradient, QuantizesWhatItReadsInBlocks) {
+  for (const auto& [rows, cols, dtype] : kBlockShapes) {
+    if (is_too_large(rows * cols)) {
+      continue;
+    }
+    Matrix grad_output(dtype, rows, cols);
+    te::testing::fill_normal(grad_output, 9);
+    for (const te::testing::BlockPlan& plan : te::testing::kBlockPlans) {
+      SCOPED_TRACE(te::concat(plan.name, " ", rows, " x ", cols));
+      te::testing::BlockCopies expected = te::testing::quantize_separately(plan, grad_output);
+      for (const bool with_columnwise : {false, true}) {
+        te::testing::BlockCopies got(plan, rows, cols);
+        Matrix grad_bias(DType::kFloat32, 1, cols);
+        bias_gradient_on_device({.grad_output = grad_output.view(),
+                                 .grad_bias = grad_bias.view(),
+                                 .quantized = got.output(plan, true, with_columnwise)});
+        EXPECT_TRUE(same_copy(got.rowwise, expected.rowwise));
+        EXPECT_TRUE(!with_columnwise || same_copy(got.columnwise, expected.columnwise));
         EXPECT_TRUE(te::testing::all_close(grad_bias, te::testing::column_sums(grad_output)));
       }
     }

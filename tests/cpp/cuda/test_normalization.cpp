@@ -4,14 +4,12 @@
 // The kernels of cuda/normalization.cu and cuda/normalization_backward.cu against the FP64 formula
 // with derived bounds, and their FP8 copies against a separate quantization, bit for bit.
 #include <gtest/gtest.h>
-#include <transformer_engine/block_scaling.h>
 #include <transformer_engine/framework.h>
 #include <transformer_engine/normalization.h>
 
 #include <cmath>
 
 #include "cuda/device_mirror.h"
-#include "cuda/entry_points.h"
 #include "helpers/fused_quantize.h"
 #include "helpers/norm_problem.h"
 
@@ -213,10 +211,6 @@ TEST(CudaNormForward, FusedQuantizationEqualsASeparateOne) {
 }
 
 TEST(CudaNormForward, FusedBlockQuantizationEqualsASeparateOne) {
-  if (te::cuda::EntryPoint<te::QuantizeMxfp8Args>::refusal({}, kOnDevice) != nullptr ||
-      te::cuda::EntryPoint<te::QuantizeFp8BlocksArgs>::refusal({}, kOnDevice) != nullptr) {
-    GTEST_SKIP() << "no CUDA kernels of block_scaling.h";
-  }
   for (const NormKind kind : kKinds) {
     const Shape shape = te::testing::kIsSlowDevice ? Shape{32, 64} : Shape{64, 288};
     ForwardProblem problem = forward_problem(kind, shape, DType::kBFloat16, DType::kFloat32);

@@ -6,13 +6,18 @@
 // each operand (1 forward, 2 for the gradient of a plain activation, 3 of a gated one) and what is
 // written. FP8 copies that run along columns come from the kernels that quantize a source; where
 // the gradient is written anyway they read that, else they compute it from the operands, of which
-// the two halves of a gated one are read twice.
+// the two halves of a gated one are read twice. Copies with one scale per block: forward and, of a
+// plain activation without sums, backward in one pass over the operands (activation_blocks.h); else
+// from the gradient in memory, which adds 4 bytes per element where the caller does not want it,
+// and 2 where it does.
 #include <transformer_engine/activation.h>
 #include <transformer_engine/cast.h>
 
+#include "cuda/activation_blocks.h"
 #include "cuda/candidate.h"
-#include "cuda/device/activation_source.h"
+#include "cuda/device/per_tensor.h"
 #include "cuda/device/row_strips.h"
+#include "cuda/quantize_blocks.h"
 #include "cuda/workspace.h"
 
 namespace transformer_engine::cuda {
@@ -109,6 +114,10 @@ void run_forward(const ActivationForwardArgs& args, const Context& context) {
   const TensorView& output = args.output;
   const cudaStream_t stream = stream_of(context);
   const ActivationOperands operands = operands_of(args, TensorView{}, output.cols);
+  if (args.quantized.blocks.is_wanted()) {
+    quantize_activation_blocks(operands, output, args.quantized.blocks, stream);
+    return;
+  }
   for_high_precision(output.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     if (needs_tiles(args.quantized)) {
@@ -146,12 +155,38 @@ void run_gradient(const ActivationBackwardArgs& args, const Context& context) {
   }
 }
 
-void run_backward(const ActivationBackwardArgs& args, const Context& context) {
+void run_gradient(const ActivationBackwardArgs& args, const Context& context) {
   for_high_precision(args.grad_input.dtype, [&](auto type) {
     for_bool(is_gated(args.kind), [&](auto gated) {
       run_gradient<typename decltype(type)::type, gated()>(args, context);
     });
   });
+}
+
+void run_backward(const ActivationBackwardArgs& args, const Context& context) {
+  const BlockQuantizedOutput& blocks = args.quantized.blocks;
+  if (!blocks.is_wanted()) {
+    run_gradient(args, context);
+    return;
+  }
+  const bool has_sums = args.grad_bias.data != nullptr || args.grad_act_scales.data != nullptr;
+  if (!is_gated(args.kind) && !has_sums) {
+    quantize_activation_gradient_blocks(operands_of(args, args.grad_output, args.grad_output.cols),
+                                        args.grad_input, blocks, stream_of(context));
+    return;
+  }
+  ActivationBackwardArgs plain = args;
+  plain.quantized = {};
+  TensorView& gradient = plain.grad_input;  // what the copies are made from, wanted or not
+  const Workspace values(
+      "activation_backward",
+      gradient.data == nullptr ? gradient.numel() * element_size_bytes(gradient.dtype) : 0,
+      context);
+  if (gradient.data == nullptr) {
+    gradient.data = values.data<void>();
+  }
+  run_gradient(plain, context);
+  quantize_blocks(gradient, blocks, context);
 }
 
 // A matrix, for the sums of its columns.
@@ -196,47 +231,15 @@ void run_bias_gradient(const BiasGradientArgs& args, const Context& context) {
   if (has_tiles) {
     EntryPoint<QuantizeArgs>::run({.input = matrix, .output = args.quantized}, context);
   }
-}
-
-template <class Args>
-const char* refusal_of(const Args& args, const Context& context) {
-  if (context.device != DeviceType::kCUDA) {
-    return "the tensors are not in device memory";
+  if (args.quantized.blocks.is_wanted()) {
+    quantize_blocks(matrix, args.quantized.blocks, context);
   }
-  return args.quantized.blocks.is_wanted() ? "copies with one scale per block are not written here"
-                                           : nullptr;
 }
 
 }  // namespace
 
-template <>
-const char* EntryPoint<ActivationForwardArgs>::refusal(const ActivationForwardArgs& args,
-                                                       const Context& context) {
-  return refusal_of(args, context);
-}
-template <>
-void EntryPoint<ActivationForwardArgs>::run(const ActivationForwardArgs& args,
-                                            const Context& context) {
-  run_forward(args, context);
-}
-template <>
-const char* EntryPoint<ActivationBackwardArgs>::refusal(const ActivationBackwardArgs& args,
-                                                        const Context& context) {
-  return refusal_of(args, context);
-}
-template <>
-void EntryPoint<ActivationBackwardArgs>::run(const ActivationBackwardArgs& args,
-                                             const Context& context) {
-  run_backward(args, context);
-}
-template <>
-const char* EntryPoint<BiasGradientArgs>::refusal(const BiasGradientArgs& args,
-                                                  const Context& context) {
-  return refusal_of(args, context);
-}
-template <>
-void EntryPoint<BiasGradientArgs>::run(const BiasGradientArgs& args, const Context& context) {
-  run_bias_gradient(args, context);
-}
+TE_CUDA_ENTRY_POINT(ActivationForwardArgs, run_forward)
+TE_CUDA_ENTRY_POINT(ActivationBackwardArgs, run_backward)
+TE_CUDA_ENTRY_POINT(BiasGradientArgs, run_bias_gradient)
 
 }  // namespace transformer_engine::cuda

@@ -45,6 +45,11 @@ void for_bool(bool condition, const Body& body) {
   return body(std::false_type{});
 }
 
+// One of the copies that are wanted; they have the same format and type of scales.
+inline const BlockScaledMatrix& any_copy(const BlockQuantizedOutput& quantized) {
+  return quantized.rowwise.is_wanted() ? quantized.rowwise : quantized.columnwise;
+}
+
 template <class T>
 T* data_of(const TensorView& view) {
   return static_cast<T*>(view.data);

@@ -12,7 +12,6 @@
 // The same kernels round to the output type, take the amax and write the rowwise FP8 copy. Of the
 // other copies, the transposed one is made from the rowwise one: a byte read and a byte written per
 // element, where computing it from the input again would read two.
-#include <transformer_engine/block_scaling.h>
 #include <transformer_engine/cast.h>
 #include <transformer_engine/normalization.h>
 
@@ -22,6 +21,7 @@
 #include "cuda/device/norm.h"
 #include "cuda/device/row.h"
 #include "cuda/dispatch.h"
+#include "cuda/quantize_blocks.h"
 #include "cuda/workspace.h"
 
 namespace transformer_engine::cuda {
@@ -226,25 +226,6 @@ void launch_forward(const NormForwardArgs& args, const ForwardProblem& problem,
   if (!is_done) {
     launch_loop(problem, is_aligned, stream);
   }
-}
-
-// The copies with one scale per block, from the rounded output.
-void quantize_blocks(const TensorView& output, const BlockQuantizedOutput& blocks,
-                     const Context& context) {
-  const BlockScaledMatrix& any = blocks.rowwise.is_wanted() ? blocks.rowwise : blocks.columnwise;
-  if (any.scales.dtype == DType::kFloat8E8M0) {
-    EntryPoint<QuantizeMxfp8Args>::run({.input = output,
-                                        .rowwise = blocks.rowwise,
-                                        .columnwise = blocks.columnwise,
-                                        .has_square_tiles = blocks.has_square_tiles},
-                                       context);
-    return;
-  }
-  EntryPoint<QuantizeFp8BlocksArgs>::run({.input = output,
-                                          .rowwise = blocks.rowwise,
-                                          .columnwise = blocks.columnwise,
-                                          .epsilon = blocks.epsilon},
-                                         context);
 }
 
 void run_norm_forward(const NormForwardArgs& args, const Context& context) {

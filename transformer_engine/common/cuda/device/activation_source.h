@@ -239,6 +239,7 @@ template <class T>
 struct ActivationSource {
   using Element = T;
   static constexpr bool kHasWholeVectors = true;
+  static constexpr bool kHasLongCode = true;
   ActivationOperands operands;
 
   template <int kN, bool kAligned>
@@ -258,6 +259,7 @@ template <class T, bool kIsGated>
 struct ActivationGradSource {
   using Element = T;
   static constexpr bool kHasWholeVectors = true;
+  static constexpr bool kHasLongCode = true;
   ActivationOperands operands;
 
   template <int kN, bool kAligned>

@@ -249,7 +249,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   if constexpr (kHasColumnwise) {
     __shared__ ColumnWorkspace shared;
-    write_columnwise(problem, place, values, part, tile_amax, shared);
+    if (!HasLongCode<Source> || problem.columnwise.data != nullptr) {
+      write_columnwise(problem, place, values, part, tile_amax, shared);
+    }
   }
 }
 
@@ -291,7 +293,7 @@ void quantize_fp8_blocks(const Source& source, typename Source::Element* output,
       .grid = dim3(static_cast<unsigned>(divide_up<int64_t>(rows, kTile) * problem.tile_columns)),
       .block = dim3(kThreads),
       .stream = stream};
-  for_bool(problem.columnwise.data != nullptr, [&](auto has_columnwise) {
+  for_columnwise<Source>(quantized, [&](auto has_columnwise) {
     launch(&fp8_blocks_quantize<Source, has_columnwise()>, config, source, problem);
   });
 }

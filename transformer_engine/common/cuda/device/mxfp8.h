@@ -204,9 +204,11 @@ __global__ void __launch_bounds__(kThreads, 4)
     square.first = square.second = problem.code_of(amax_of_square(part));
   }
   if constexpr (kHasColumnwise) {
-    const TwoCodes codes =
-        problem.has_square_tiles ? square : find_codes<kLanesPerRow>(problem, part.of_col);
-    write_columnwise(problem, place, values, codes);
+    if (!HasLongCode<Source> || problem.columnwise.data != nullptr) {
+      const TwoCodes codes =
+          problem.has_square_tiles ? square : find_codes<kLanesPerRow>(problem, part.of_col);
+      write_columnwise(problem, place, values, codes);
+    }
   }
   if (problem.rowwise.data != nullptr) {
     const TwoCodes codes = problem.has_square_tiles ? square : find_codes<1>(problem, part.of_row);
@@ -249,7 +251,7 @@ void quantize_mxfp8(const Source& source, typename Source::Element* output,
       .grid = dim3(static_cast<unsigned>(divide_up<int64_t>(rows, kBlock) * problem.tile_columns)),
       .block = dim3(kThreads),
       .stream = stream};
-  for_bool(problem.columnwise.data != nullptr, [&](auto has_columnwise) {
+  for_columnwise<Source>(quantized, [&](auto has_columnwise) {
     launch(&mxfp8_quantize<Source, has_columnwise()>, config, source, problem);
   });
 }

@@ -1,15 +1,14 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an op with a QuantizedOutput does with its result, a source (device/source.h): stores the
-// rounded values, quantizes them per tensor, in FP8 blocks or as MXFP8, or both, in one pass.
+// What an op does with its result, a source (device/source.h): stores the rounded values, quantizes
+// them in FP8 blocks or as MXFP8, or both, in one pass; per tensor: device/per_tensor.h.
 // For the values alone a block of 256 threads takes 32 x 256 elements, each warp a row at a time
 // and each thread 8 elements of it, with four rows under way.
 #pragma once
 
 #include "cuda/device/fp8_blocks.h"
 #include "cuda/device/mxfp8.h"
-#include "cuda/device/per_tensor.h"
 
 namespace transformer_engine::cuda {
 
@@ -59,26 +58,16 @@ void run(const Source& source, typename Source::Element* output, int64_t rows, i
 
 }  // namespace values_alone
 
-// `output` [rows, cols] takes the rounded values, null where they are not wanted. Nothing at all is
-// written where *noop is neither absent nor 0.
+// The copies of a source with one scale per block. `output` [rows, cols] takes the rounded values,
+// null where they are not wanted. Nothing at all is written where *noop is neither absent nor 0.
 template <class Source>
-void quantize_source(const Source& source, typename Source::Element* output,
-                     const QuantizedOutput& quantized, int64_t rows, int64_t cols,
-                     const float* noop, cudaStream_t stream) {
-  if (quantized.blocks.is_wanted()) {
-    const BlockQuantizedOutput& blocks = quantized.blocks;
-    if (any_copy(blocks).scales.dtype == DType::kFloat8E8M0) {
-      quantize_mxfp8(source, output, blocks, rows, cols, noop, stream);
-    } else {
-      quantize_fp8_blocks(source, output, blocks, rows, cols, noop, stream);
-    }
-  } else if (quantized.is_per_tensor() || quantized.scale_inv != nullptr) {
-    const TensorView& any = quantized.data.is_wanted() ? quantized.data : quantized.data_transpose;
-    quantize_per_tensor(source,
-                        per_tensor_outputs<typename Source::Element>(quantized, output, noop),
-                        any.dtype, rows, cols, stream);
-  } else if (output != nullptr && rows > 0 && cols > 0) {
-    values_alone::run(source, output, rows, cols, noop, stream);
+void quantize_source_blocks(const Source& source, typename Source::Element* output,
+                            const BlockQuantizedOutput& blocks, int64_t rows, int64_t cols,
+                            const float* noop, cudaStream_t stream) {
+  if (any_copy(blocks).scales.dtype == DType::kFloat8E8M0) {
+    quantize_mxfp8(source, output, blocks, rows, cols, noop, stream);
+  } else {
+    quantize_fp8_blocks(source, output, blocks, rows, cols, noop, stream);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "cuda/device/reduce.h"
 #include "cuda/device/source.h"
+#include "cuda/dispatch.h"
 
 namespace transformer_engine::cuda {
 
@@ -243,9 +244,14 @@ struct PartAmax {
 
 // ---- host
 
-// One of the copies that are wanted; they have the same format and type of scales.
-inline const BlockScaledMatrix& any_copy(const BlockQuantizedOutput& quantized) {
-  return quantized.rowwise.is_wanted() ? quantized.rowwise : quantized.columnwise;
+// Calls body(std::true_type or std::false_type): whether the kernel can write a columnwise copy.
+template <class Source, class Body>
+void for_columnwise(const BlockQuantizedOutput& quantized, const Body& body) {
+  if constexpr (HasLongCode<Source>) {
+    body(std::true_type{});
+  } else {
+    for_bool(quantized.columnwise.data.data != nullptr, body);
+  }
 }
 
 // The extent of a source, of its rounded values and of copies of its codes with rows as long.

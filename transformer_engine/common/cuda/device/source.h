@@ -13,6 +13,8 @@
 //   __device__ void load(int64_t row, int64_t col, float (&values)[kN]) const;
 //   static constexpr bool kHasWholeVectors = true;   // optional, saves code: with kAligned, no
 //                                                    // vector runs over the end of a row
+//   static constexpr bool kHasLongCode = true;       // optional: one kernel for every choice of
+//                                                    // block-scaled copies, where two pay less
 //   bool can_be_aligned() const;   // host: whether rows allow vectors of kSourceVector elements
 #pragma once
 
@@ -102,6 +104,8 @@ __device__ __forceinline__ void load_one_by_one(const Source& source, int64_t ro
 
 template <class Source>
 concept HasWholeVectors = requires { Source::kHasWholeVectors; };
+template <class Source>
+concept HasLongCode = requires { Source::kHasLongCode; };
 
 // The values of `source`, rounded to its element type, for the part of kN columns from `col` that
 // lies inside `cols`; zeros beyond. `row` is inside.
