@@ -4,6 +4,7 @@
 
 import contextlib
 import functools
+import itertools
 import warnings
 
 import pytest
@@ -50,10 +51,11 @@ def cases(saved):
     return {case: sizes for case, sizes in CASES.items() if saved == 2 or case[1]}
 
 
-def make(recipe, has_quantized_weights):
+def make(recipe, has_quantized_weights, hidden=None):
     """A sharded model and its optimizer."""
     # Four ranks have whole blocks of rows.
-    model = build(recipe, has_quantized_weights, hidden=512 if recipe == "block" else 128)
+    hidden = hidden or (512 if recipe == "block" else 128)
+    model = build(recipe, has_quantized_weights, hidden=hidden)
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     for module in model:
         fully_shard(module, mesh=mesh)
@@ -97,44 +99,46 @@ def quiet():
         yield
 
 
+def train_and_save(rank, folder, case):
+    """Losses after the checkpoint, without interruption; `case` is what `make` takes."""
+    with quiet():
+        model, optimizer = make(*case)
+        train(model, optimizer, case[0], range(2), rank)
+        states = get_state_dict(model, optimizer)
+        path = f"{folder}/{case}"
+        dcp.save(dict(zip(("model", "optimizer"), states, strict=True)), checkpoint_id=path)
+        return train(model, optimizer, case[0], range(2, STEPS), rank)
+
+
+def load_and_train(rank, folder, case):
+    """Losses after the checkpoint."""
+    with quiet():
+        model, optimizer = make(*case)
+        states = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+        dcp.load(states, checkpoint_id=f"{folder}/{case}")
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=states["model"],
+            optim_state_dict=states["optimizer"],
+        )
+        return train(model, optimizer, case[0], range(2, STEPS), rank)
+
+
 def save(rank, folder):
     """Losses after the checkpoint, without interruption, by case."""
-    losses = {}
-    for recipe, has_quantized_weights in cases(torch.distributed.get_world_size()):
-        with quiet():
-            model, optimizer = make(recipe, has_quantized_weights)
-            train(model, optimizer, recipe, range(2), rank)
-            states = get_state_dict(model, optimizer)
-            path = f"{folder}/{recipe}_{has_quantized_weights}"
-            dcp.save(dict(zip(("model", "optimizer"), states, strict=True)), checkpoint_id=path)
-            losses[recipe, has_quantized_weights] = train(
-                model, optimizer, recipe, range(2, STEPS), rank
-            )
-    return losses
+    saved = torch.distributed.get_world_size()
+    return {case: train_and_save(rank, folder, case) for case in cases(saved)}
 
 
 def resume(rank, folder, saved):
     """Losses after the checkpoint, by case."""
-    losses = {}
-    for (recipe, has_quantized_weights), sizes in cases(saved).items():
-        if torch.distributed.get_world_size() not in (saved, *sizes):
-            continue
-        with quiet():
-            model, optimizer = make(recipe, has_quantized_weights)
-            states = dict(
-                zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True)
-            )
-            dcp.load(states, checkpoint_id=f"{folder}/{recipe}_{has_quantized_weights}")
-            set_state_dict(
-                model,
-                optimizer,
-                model_state_dict=states["model"],
-                optim_state_dict=states["optimizer"],
-            )
-            losses[recipe, has_quantized_weights] = train(
-                model, optimizer, recipe, range(2, STEPS), rank
-            )
-    return losses
+    size = torch.distributed.get_world_size()
+    return {
+        case: load_and_train(rank, folder, case)
+        for case, sizes in cases(saved).items()
+        if size in (saved, *sizes)
+    }
 
 
 @pytest.mark.slow  # starts processes
@@ -178,6 +182,12 @@ def values_of(seed, rows=SHAPE[0]):
     return random_tensor((rows, SHAPE[1]), seed=seed) * steps
 
 
+def rows_on(size, rows):
+    """(first, last + 1) of each rank's rows, as torch divides them."""
+    count = -(-rows // size)
+    return [(min(r * count, rows), min((r + 1) * count, rows)) for r in range(size)]
+
+
 def sharded(make, values):
     """The sharded weight of a module, holding what each rank quantizes of its rows."""
     module = torch.nn.Module()
@@ -186,7 +196,8 @@ def sharded(make, values):
     with quiet():
         fully_shard(module, mesh=init_device_mesh("cpu", (size,)))
     with torch.no_grad():
-        module.weight._local_tensor.copy_(values.chunk(size)[rank])
+        first, last = rows_on(size, len(values))[rank]
+        module.weight._local_tensor.copy_(values[first:last])
     return module
 
 
@@ -330,3 +341,129 @@ def test_a_full_state_is_broadcast_into_a_fresh_model():
             saved = results[0][case][0]
             check_loaded(saved, once, is_rounded_again=case == ("recent", True))
             check_loaded(saved, twice, is_rounded_again=False)
+
+
+# --- rows that the ranks do not divide, under a scale ---------------------------------------------
+
+# On two ranks one has a row less; on four the last has less, or none at all.
+ROW_COUNTS = (3, 5, 131)
+UNEVEN_SIZES = pytest.mark.parametrize(("saved", "sizes"), [(1, (2, 4)), (2, (2, 4)), (4, (2, 4))])
+# The saved and the loading weights' scales differ, and neither is that of zeros, 1.0.
+SCALED = {
+    "delayed": (functools.partial(delayed_quantizer, scale=8.0), lambda: delayed_quantizer(0.25)),
+    "current": (current_quantizer, current_quantizer),
+}
+
+
+def save_scaled(rank, folder):
+    for name, rows in itertools.product(SCALED, ROW_COUNTS):
+        module = sharded(SCALED[name][0], values_of(0, rows))
+        dcp.save(module.state_dict(), checkpoint_id=f"{folder}/{name}_{rows}")
+
+
+def codes_of(tensor):
+    return tensor._data.clone(), tensor._scale_inv.clone()
+
+
+def load_scaled(rank, folder, size_before):
+    """(codes, scale) of this rank's rows and of the whole as a forward reads it, by case."""
+    found = {}
+    for name, rows in itertools.product(SCALED, ROW_COUNTS):
+        module = sharded(SCALED[name][1], size_before * values_of(1, rows))
+        dcp.load(module.state_dict(), checkpoint_id=f"{folder}/{name}_{rows}")
+        local = codes_of(module.weight._local_tensor)
+        module.unshard()
+        found[name, rows] = local, codes_of(module.weight)
+    return found
+
+
+def assert_codes_identical(found, data, scale_inv):
+    assert torch.equal(found[0], data)
+    assert torch.equal(found[1], scale_inv)
+
+
+@pytest.mark.slow  # starts processes
+@UNEVEN_SIZES
+def test_uneven_rows_keep_their_codes_and_scale(tmp_path, saved, sizes):
+    if is_under_torchrun():
+        pytest.skip("needs three numbers of ranks")
+    ranks(saved).run(save_scaled, str(tmp_path))
+    for size, rows in itertools.product(sizes, ROW_COUNTS):
+        # Parts under scales of their own are rounded with what is there: of a similar size.
+        results = ranks(size).run(load_scaled, str(tmp_path), 64 if saved == 1 else 1)
+        values = values_of(0, rows)
+        expected = SCALED["delayed"][0]()(values)
+        for found, (first, last) in zip(results, rows_on(size, rows), strict=True):
+            local, whole = found["delayed", rows]
+            assert_codes_identical(whole, expected._data, expected._scale_inv)
+            if last > first:  # a scale of no rows means nothing
+                assert_codes_identical(local, expected._data[first:last], expected._scale_inv)
+        check_current(results, rows, saved)
+
+
+def check_current(results, rows, saved):
+    """Rows of one saved part are as saved; the whole is rounded once more, under one scale."""
+    values = values_of(0, rows)
+    kept = [values[a:b] for a, b in rows_on(saved, rows)]
+    parts = [current_quantizer()(part) for part in kept]
+    wholes = [found["current", rows][1] for found in results]
+    for found, (first, last) in zip(results, rows_on(len(results), rows), strict=True):
+        local = found["current", rows][0]
+        for (begin, end), part in zip(rows_on(saved, rows), parts, strict=True):
+            if begin <= first < last <= end:
+                codes = part._data[first - begin : last - begin]
+                assert_codes_identical(local, codes, part._scale_inv)
+    for whole in wholes:
+        assert_codes_identical(whole, *wholes[0])
+    largest = values.abs().max() / E4M3.max_value
+    # When saved, as a part of each of the saved ranks is put in, and as they are gathered.
+    bound = (saved + 2) * rounding_bound(values / largest, E4M3) * largest
+    data, scale_inv = wholes[0]
+    assert_within(data.view(torch.float8_e4m3fn).float() * scale_inv, values, bound)
+    if saved == 1:  # also where a rank has no rows, and its scale is that of the weights before
+        assert_codes_identical(wholes[0], parts[0]._data, parts[0]._scale_inv)
+
+
+def load_live_state(rank):
+    """A state dict of tensors in memory, whose scale is not the module's."""
+    for makers, rows in itertools.product(SCALED.values(), ROW_COUNTS):
+        source = sharded(makers[0], values_of(0, rows))
+        module = sharded(makers[1], 64 * values_of(1, rows))
+        with quiet():
+            state = {key: value.clone() for key, value in source.state_dict().items()}
+            module.load_state_dict(state)
+        expected, found = (m.weight._local_tensor for m in (source, module))
+        if found.shape[0] > 0:
+            assert_codes_identical(codes_of(found), *codes_of(expected))
+        for each in (source, module):
+            each.unshard()
+        assert_codes_identical(codes_of(module.weight), *codes_of(source.weight))
+
+
+@pytest.mark.slow  # may be the first to start the ranks
+@pytest.mark.parametrize("size", [2, 4])
+def test_uneven_rows_take_over_a_state_dict(size):
+    ranks(size).run(load_live_state)
+
+
+UNEVEN_CASES = [("delayed", True, 131), ("recent", True, 131), ("recent", True, 3)]
+
+
+def save_uneven_training(rank, folder):
+    return [train_and_save(rank, folder, case) for case in UNEVEN_CASES]
+
+
+def resume_uneven_training(rank, folder):
+    return [load_and_train(rank, folder, case) for case in UNEVEN_CASES]
+
+
+@pytest.mark.slow  # starts processes
+@UNEVEN_SIZES
+def test_training_on_uneven_rows_continues(tmp_path, saved, sizes):
+    if is_under_torchrun():
+        pytest.skip("needs three numbers of ranks")
+    uninterrupted = ranks(saved).run(save_uneven_training, str(tmp_path))[0]
+    for size in sizes:
+        for resumed in ranks(size).run(resume_uneven_training, str(tmp_path)):
+            assert resumed == uninterrupted, (saved, size)
+            assert all(losses[-1] < losses[0] for losses in resumed)

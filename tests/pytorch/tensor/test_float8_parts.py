@@ -463,6 +463,39 @@ def test_parts_of_a_file_under_other_scales_are_rounded():
     assert_identical(tensor.dequantize(), quantizer_of_scale(1.0)(values).dequantize())
 
 
+@pytest.mark.parametrize("is_file", [True, False])
+@pytest.mark.parametrize("parting", PARTINGS)
+def test_parts_next_to_zeros_are_copied_with_their_scale(parting, is_file):
+    """As fully_shard fills up the parts of the last ranks."""
+    saved = quantizer_of_scale(100.0)(random_tensor(SHAPE, seed=1))
+    for index, source in enumerate(PARTINGS[parting](saved)):
+        tensor = quantizer_of_scale(1.0)(random_tensor(SHAPE, seed=2))
+        part = PARTINGS[parting](tensor)[index]
+        values = part.dequantize()
+        tensor.zero_()
+        part.copy_(values)
+        tensor.update_usage(rowwise_usage=True, columnwise_usage=True)
+        part.copy_(from_file(source) if is_file else source)
+        assert_identical(part._data, source._data)
+        assert_identical(tensor._scale_inv, saved._scale_inv)
+        expected = torch.zeros(SHAPE)
+        PARTINGS[parting](expected)[index].copy_(source.dequantize())
+        assert_identical(tensor.dequantize(), expected)
+        tensor.update_usage(rowwise_usage=False, columnwise_usage=True)
+        assert_identical(tensor.dequantize(), expected)
+
+
+def test_a_part_next_to_other_values_is_cast_under_the_scale_of_the_whole():
+    source = quantizer_of_scale(100.0)(random_tensor((2, 6, 4), seed=1))
+    tensor = quantizer_of_scale(1.0)(random_tensor(SHAPE, seed=2))
+    rest = tensor[2:].dequantize()
+    tensor[:2].copy_(source)
+    assert tensor._scale_inv.item() == 1.0
+    assert_identical(tensor[2:].dequantize(), rest)
+    expected = quantizer_of_scale(1.0)(source.dequantize())
+    assert_identical(tensor[:2].dequantize(), expected.dequantize())
+
+
 @pytest.mark.parametrize("write", ["whole", "part", "bytes"])
 def test_a_write_in_between_is_not_lost(write):
     saved = from_file(quantizer_of_scale(100.0)(random_tensor(SHAPE, seed=1)))

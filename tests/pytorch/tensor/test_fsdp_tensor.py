@@ -346,14 +346,15 @@ def keep_the_largest_scale(rank):
     mesh = init_device_mesh("cpu", (2,))
     values = [random_tensor((8, 16)) * 100, random_tensor((8, 16), seed=1)]
     shard = current_quantizer()(values[rank])
-    gathered = shard._fsdp_shard(mesh)
+    gathered = shard._fsdp_shard(mesh, (16, 16))
     whole = current_quantizer()(torch.cat(values))
     assert torch.equal(gathered._scale_inv, whole._scale_inv)
     if rank == 0:
         assert gathered is shard
     zeros_or_small = current_quantizer()(values[1] * rank)
     assert torch.equal(
-        zeros_or_small._fsdp_shard(mesh)._scale_inv, current_quantizer()(values[1])._scale_inv
+        zeros_or_small._fsdp_shard(mesh, (16, 16))._scale_inv,
+        current_quantizer()(values[1])._scale_inv,
     )
 
 

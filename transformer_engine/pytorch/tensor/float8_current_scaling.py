@@ -191,7 +191,9 @@ class Float8CurrentScalingQuantizer(Float8QuantizerBase):
         if shard._data is None:
             return self.quantize_shard(shard, group)
         own = shard._scale_inv
-        is_zero = own.item() == 1.0 and not shard._data.bitwise_and(0x7F).any()  # scaled by nothing
+        # Scaled by nothing; rows of zeros have 1.0, no rows may have any.
+        may_be_zero = own.item() == 1.0 or shard._data.numel() == 0
+        is_zero = may_be_zero and not shard._data.bitwise_and(0x7F).any()
         common = torch.zeros_like(own) if is_zero else own.clone()
         with naming("fsdp_pre_all_gather", "all-reduce of scales", group):
             torch.distributed.all_reduce(common, op=torch.distributed.ReduceOp.MAX, group=group)

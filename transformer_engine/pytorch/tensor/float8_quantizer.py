@@ -19,8 +19,9 @@ from transformer_engine.common.recipe import Recipe
 from ..arguments import check_flag, check_tensor
 from ..constants import DType
 from ..cpp_extensions import cast as tex
+from ..rank_errors import naming
 from .core_quantizer import CoreQuantizer, check_destination, check_fp8_dtype
-from .part_assembly import span_of
+from .part_assembly import shares_bytes, span_of
 from .quantizer import as_quantizable, is_noop, register_core
 from .storage.float8_tensor_storage import Float8TensorStorage
 from .storage.write_tracking import count_write, mark_written
@@ -274,9 +275,7 @@ def _written_whole(
     said by its strides and offset alone, whatever operations led to it.
     """
     everything: Any = whole._data
-    if any(
-        size > 1 and stride == 0 for size, stride in zip(part.shape, part.stride(), strict=True)
-    ):
+    if shares_bytes(part):
         raise RuntimeError(
             f"{owner}: dst has shape {tuple(part.shape)} and strides {part.stride()}, in which "
             "several elements share one byte; one for each is required. Write to a view that is "
@@ -366,6 +365,19 @@ class Float8Quantizer(Float8QuantizerBase):
         flags = (self.internal, self.optimize_for_gemm)
         arguments = (type(self), self.scale, self.amax, int(self.dtype), settings, flags)
         return (_make_float8_quantizer, arguments)
+
+    def fsdp_shard_of_few_rows(self, shard: Any, group: Any) -> Any:
+        """The rows; a rank that has none, to which no load or copy gives a scale, asks the others.
+
+        Those that have rows agree: see `_is_scale_common`.
+        """
+        has_rows = shard.numel() > 0
+        common = shard._scale_inv.clone() if has_rows else torch.zeros_like(shard._scale_inv)
+        with naming("fsdp_pre_all_gather", "all-reduce of scales", group):
+            torch.distributed.all_reduce(common, op=torch.distributed.ReduceOp.MAX, group=group)
+        if has_rows or common.item() == 0.0:
+            return shard
+        return type(shard)(**{**shard.get_metadata(), "fp8_scale_inv": common})
 
     def calibrate(self, tensor: torch.Tensor) -> None:
         """Overwrite amax with max |x|."""

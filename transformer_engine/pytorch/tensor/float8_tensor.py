@@ -14,7 +14,7 @@ from ..constants import DType
 from .float8_current_scaling import Float8CurrentScalingQuantizer
 from .float8_quantizer import Float8Quantizer
 from .fsdp_tensor import FsdpTensor
-from .part_assembly import ArrivingParts
+from .part_assembly import ArrivingParts, shares_bytes
 from .quantized_tensor import PART_VIEWS, QuantizedTensor, aten, view_bytes
 from .quantizer import NOMINAL_DTYPES, Quantizer
 from .storage.float8_tensor_storage import Float8TensorStorage
@@ -135,7 +135,9 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
         if src._fp8_dtype != self._fp8_dtype:  # which other tensors on these bytes would not learn
             return False
         if self._whole is not None and not torch.equal(src._scale_inv, self._scale_inv):
-            return src._quantizer is None and self._assemble(src, self._whole)
+            return self._replace_all_but_zeros(src, self._whole) or (
+                src._quantizer is None and self._assemble(src, self._whole)
+            )
         self._data.copy_(src._data)
         self._scale_inv.copy_(src._scale_inv)
         count_write(self._data)
@@ -150,6 +152,29 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
             self._reset_caches()
         return True
 
+    def _replace_all_but_zeros(self, src: Any, whole: Float8TensorStorage) -> bool:
+        """Take over bytes and scale if the whole holds nothing but zeros besides this part."""
+        part, everything = self._data, whole._data
+        if part is None or everything is None or shares_bytes(part):
+            return False
+        parts = ArrivingParts(everything, src._scale_inv)
+        parts.put(everything, part, src._data)
+        return self._take_complete(parts, whole, everything)
+
+    def _take_complete(
+        self, parts: ArrivingParts, whole: Float8TensorStorage, everything: torch.Tensor
+    ) -> bool:
+        """Let parts and their scale take the place of the whole, once they are complete."""
+        data = parts.complete(everything)
+        if data is None:
+            return False
+        everything.copy_(data)
+        whole._scale_inv.copy_(parts.scale_inv)
+        count_write(everything)
+        self._reset_caches()
+        mark_written(everything, None)
+        return True
+
     def _assemble(self, src: Any, whole: Float8TensorStorage) -> bool:
         """Take a part of a file into the whole; exact once all parts have come."""
         part, everything = self._data, whole._data
@@ -160,15 +185,8 @@ class Float8Tensor(FsdpTensor, Float8TensorStorage):  # type: ignore[misc]
             parts = ArrivingParts(everything, src._scale_inv)
         self._overwrite(src._dequantize_impl(torch.float32))  # which also says what is wrong
         parts.put(everything, part, src._data)
-        data = parts.complete(everything)
-        if data is None:
+        if not self._take_complete(parts, whole, everything):
             keep_arriving(everything, parts)
-            return True
-        everything.copy_(data)
-        whole._scale_inv.copy_(src._scale_inv)
-        count_write(everything)
-        self._reset_caches()
-        mark_written(everything, None)
         return True
 
     def _reduce(self) -> Any:

@@ -94,7 +94,7 @@ class FsdpTensor(QuantizedTensor):
             For scales in the order of a GPU's GEMM.
         """
         del contiguous_orig_stride, mp_policy
-        shard = self._fsdp_shard(mesh)
+        shard = self._fsdp_shard(mesh, orig_size)
         usages = _usages_to_gather(shard, _wanted_usages(module))
         buffers = shard.fsdp_extract_buffers(usages)
         if len(buffers) == 1 and mesh is not None:
@@ -145,11 +145,14 @@ class FsdpTensor(QuantizedTensor):
         out._after_bytes_written()
         return None
 
-    def _fsdp_shard(self, mesh: Any) -> Any:
+    def _fsdp_shard(self, mesh: Any, whole_shape: torch.Size) -> Any:
         """This rank's rows, with what all ranks' must have in common."""
         if self._quantizer is None or mesh is None or mesh.size() == 1:
             return self
-        return self._quantizer.fsdp_shard(self, mesh.get_group())
+        rows, size = whole_shape[0], mesh.size()
+        if -(-rows // size) * (size - 1) < rows:
+            return self._quantizer.fsdp_shard(self, mesh.get_group())
+        return self._quantizer.fsdp_shard_of_few_rows(self, mesh.get_group())
 
 
 # --- a torch operation by which a parameter is sharded: (tensor, func, args, kwargs) -> result ---

@@ -5,7 +5,8 @@
 A tensor has one scale. A part of another scale that is written into it is rounded once more, under
 the tensor's own. Where the parts of a file come one after the other, as loaders of sharded
 checkpoints read them, and all have one scale, the bytes of the file are kept beside it until they
-are complete; then they and their scale take the tensor's place, exactly.
+are complete; then they and their scale take the tensor's place, exactly. Zeros are the same under
+every scale, so nothing is missing where the tensor has zeros.
 """
 
 from __future__ import annotations
@@ -36,11 +37,22 @@ class ArrivingParts:
         self._is_there.as_strided(*place).fill_(True)
 
     def complete(self, whole: torch.Tensor) -> torch.Tensor | None:
-        """The bytes in the shape of the whole; None while some are missing."""
+        """The bytes in the shape of the whole; None while some are missing.
+
+        Zeros of the whole are not missed, since they are zeros under every scale: so are the rows
+        by which fully_shard fills up the last ranks' parts.
+        """
         place = (whole.shape, whole.stride(), 0)
-        if not bool(self._is_there.as_strided(*place).all()):
+        is_there = self._is_there.as_strided(*place)
+        if bool((~is_there & (whole.bitwise_and(0x7F) != 0)).any()):
             return None
-        return self._bytes.as_strided(*place)
+        return torch.where(is_there, self._bytes.as_strided(*place), whole)
+
+
+def shares_bytes(tensor: torch.Tensor) -> bool:
+    """Whether an expanded tensor shows some bytes several times."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in sizes)
 
 
 def span_of(tensor: torch.Tensor) -> int:

@@ -480,6 +480,10 @@ class Quantizer(abc.ABC):
         """This rank's rows of a parameter, with what all ranks' must have in common."""
         return shard
 
+    def fsdp_shard_of_few_rows(self, shard: Any, group: Any) -> Any:
+        """As `fsdp_shard`, where some ranks of the group have no rows and so know nothing."""
+        return self.fsdp_shard(shard, group)
+
     def join_shards(
         self, shard: Any, ranks: int, out: Any
     ) -> tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]]:
