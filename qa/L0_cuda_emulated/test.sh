@@ -4,10 +4,11 @@
 #
 # The CUDA kernels, executed on the CPU by tests/cuda_emulator: plain, in forward and in reverse order
 # of threads and blocks, and under the address, undefined-behaviour, thread and memory sanitizers.
-# Needs CMake, ninja, g++, GoogleTest and the headers of CUDA
-# and cuBLASLt (no GPU, no driver); clang 19 with its
-# runtime for the last two. CUDA_EMULATOR_MODES="plain asan tsan msan" chooses. Arguments go to the
-# test program. Settings: see qa/support.sh.
+# Then the Python tests of quantizers and modules with the emulated library in place of the core, so
+# that the binding and the steps run on the CUDA path. Needs CMake, ninja, g++, GoogleTest and the
+# headers of CUDA and cuBLASLt (no GPU, no driver); clang 19 with its runtime for the last two.
+# CUDA_EMULATOR_MODES="plain asan tsan msan" chooses. Arguments go to the test program. Settings: see
+# qa/support.sh.
 set -u
 . "$(dirname "$0")/../support.sh"
 
@@ -37,6 +38,25 @@ build() {
   }
 }
 
+# run_both_orders MODE NAME PROGRAM ARGUMENTS: at the same time, each with its output in one piece.
+run_both_orders() {
+  local mode=$1 name=$2 program=$TE_PATH/build/emulator-$1/$3 order job
+  shift 3
+  declare -A jobs
+  for order in forward reverse; do
+    CUDA_EMULATOR_ORDER=$order "$program" --gtest_brief=1 \
+      --gtest_output="xml:$XML_LOG_DIR/cuda_${name}_${mode}_$order.xml" "$@" \
+      > "$XML_LOG_DIR/cuda_${name}_${mode}_$order.log" 2>&1 &
+    jobs[$order]=$!
+  done
+  for order in forward reverse; do
+    wait "${jobs[$order]}"
+    job=$?
+    tail -n 40 "$XML_LOG_DIR/cuda_${name}_${mode}_$order.log"
+    [ $job = 0 ] || { echo "FAIL $suite: $mode $order $name (exit $job)"; failures+=("$mode $order $name"); }
+  done
+}
+
 mkdir -p "$TE_PATH/build"
 for mode in ${CUDA_EMULATOR_MODES:-plain asan tsan msan}; do
   compiler=g++
@@ -49,11 +69,14 @@ for mode in ${CUDA_EMULATOR_MODES:-plain asan tsan msan}; do
     fi
   fi
   run_case "$mode build" build "$mode" "$compiler"
-  folder=$TE_PATH/build/emulator-$mode
-  for order in forward reverse; do
-    run_case "$mode $order emulator" env CUDA_EMULATOR_ORDER=$order "$folder/emulator_selftest" --gtest_brief=1
-    run_case "$mode $order kernels" env CUDA_EMULATOR_ORDER=$order "$folder/te_cuda_tests" \
-      --gtest_brief=1 --gtest_output="xml:$XML_LOG_DIR/cuda_${mode}_$order.xml" "$@"
-  done
+  run_both_orders "$mode" emulator emulator_selftest
+  run_both_orders "$mode" kernels te_cuda_tests "$@"
 done
+
+library=$TE_PATH/build/emulator-plain/libtransformer_engine.so
+if [ -f "$library" ] && has_module torch && has_module pytest; then
+  run_case "python" env LD_PRELOAD="$library" PYTHONPATH="$TE_PATH" OMP_NUM_THREADS=1 \
+    "$PYTHON" -m pytest -q -n "${MAX_JOBS:-2}" -m "not slow" -p no:cacheprovider \
+    "$TE_PATH/tests/pytorch/tensor" "$TE_PATH/tests/pytorch/module" "$TE_PATH/tests/pytorch/csrc"
+fi
 finish

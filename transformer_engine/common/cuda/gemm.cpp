@@ -7,7 +7,7 @@
 //      inside the product
 //   2. the same, the sums to FP32 memory and the epilogue after them
 //   3. the operands converted to high precision first, then 1 and 2
-#include "cuda/entry_points.h"
+#include "cuda/candidate.h"
 #include "cuda/gemm/matmul.h"
 #include "cuda/gemm/operand.h"
 #include "cuda/runtime.h"
@@ -271,12 +271,14 @@ bool multiply_converted(const GemmArgs& args, const Context& context) {
 
 template <>
 const char* EntryPoint<GemmArgs>::refusal(const GemmArgs&, const Context& context) {
+  TE_ENTER_EMULATED_BACKEND();
   return context.device == DeviceType::kCUDA ? cublaslt_refusal()
                                              : "the tensors are not in device memory";
 }
 
 template <>
 void EntryPoint<GemmArgs>::run(const GemmArgs& args, const Context& context) {
+  TE_ENTER_EMULATED_BACKEND();
   const DeviceScope scope(context.device_index);
   if (operand_depth(args.a) == 0) {
     finish_product(args, nullptr, context);
