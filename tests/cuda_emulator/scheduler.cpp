@@ -13,6 +13,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -781,6 +782,9 @@ void run_grid(const Grid& grid, void (*body)(void*), void* argument) {
   if (const std::string error = launch_error(grid); !error.empty()) {
     throw std::runtime_error(std::string("invalid launch of kernel ") + grid.name + ": " + error);
   }
+  // One grid at a time, also where threads of the process launch at once.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   executed().insert(grid.name);
   block.options = read_options();
   block.random = 88172645463325252ull ^ (block.options.seed * 0x9E3779B97F4A7C15ull);
