@@ -17,8 +17,6 @@ namespace transformer_engine {
 
 bool has_cuda_backend() { return false; }
 
-DeviceType device_of_host_memory() {
-  return DeviceType::kCPU;
-}
+DeviceType device_of_host_memory() { return DeviceType::kCPU; }
 
 }  // namespace transformer_engine

@@ -72,7 +72,9 @@ __device__ __forceinline__ float decode_fp8(uint8_t code) {
 // rounds, to the even code in a tie, and the low bits of the sum are the code.
 __device__ __forceinline__ uint32_t encode_e2m1_by_addition(float value) {
   constexpr float kMax = numerics::E2M1::kMax;
-  const float clamped = fmaxf(fminf(value, kMax), -kMax);  // NaN: kMax
+  // By comparisons, which give kMax for every NaN; the C library's fminf gives a signalling one.
+  const float at_most = value < kMax ? value : kMax;
+  const float clamped = at_most > -kMax ? at_most : -kMax;
   const float magnitude = fabsf(clamped);
   const float addend = magnitude < 2.0F   ? 0x1p22F
                        : magnitude < 4.0F ? 0x1p23F + 2.0F

@@ -20,8 +20,8 @@ struct BackendStatus {
 };
 std::vector<BackendStatus> backend_statuses();
 bool has_cuda_backend();  // whether this build has one; a device may be missing all the same
-// Where ops on tensors in host memory run: on the CPU, or, in the build for tests that executes CUDA
-// kernels on the CPU, on the emulated device.
+// Where ops on tensors in host memory run: on the CPU, or, in the build for tests that executes
+// CUDA kernels on the CPU, on the emulated device.
 DeviceType device_of_host_memory();
 
 const char* core_version();         // text of build_tools/VERSION.txt at build time
