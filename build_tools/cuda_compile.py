@@ -52,7 +52,7 @@ CONVERTING = {
     "E2M1": ("sm_100a",),
 }
 # A source that calls these functions of device/convert.h needs one of the formats' instructions.
-# E2M1 is decoded by arithmetic, which is as fast.
+# E2M1 is decoded by arithmetic everywhere.
 CODECS = {r"\b(en|de)code_fp8": ("E4M3", "E5M2"), r"\bencode_e2m1_pair": ("E2M1",)}
 
 

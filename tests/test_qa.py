@@ -113,7 +113,7 @@ def test_the_gpu_run_skips_without_a_gpu(tmp_path):
 @pytest.mark.parametrize(
     ("script", "arguments", "words"),
     [
-        ("compare_devices.py", (), "ok   LayerNormMLP nvfp4: 0 (limit 1)"),
+        ("compare_devices.py", (), "ok   LayerNormMLP nvfp4: 0 (limit 0.25)"),
         ("measure.py", ("--size", "64x64", "--product", "64"), "host Linear forward BF16"),
     ],
 )

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # One run on a machine with a GPU, with a CUDA build of torch and a CUDA toolkit, without a network:
-# builds for the GPU's architecture, compares every op and module on the GPU with the CPU, runs the
+# builds for the GPU's architecture, compares quantizers and modules on the GPU with the CPU, runs the
 # Python tests on the GPU, and measures kernels and host time. Writes $OUT/cuda.json and $OUT/cuda.txt
 # (OUT: default build/cuda_run). Meant to end within 9 minutes on 16 cores; SECONDS_FOR_TESTS=240 bounds
 # the Python tests. Skips, with the reason, where something is missing. Settings: see qa/support.sh.
