@@ -268,7 +268,18 @@ class QuantizationState:
     fp8_parameters: bool = False
     parameters_recipe: Recipe | None = None
     high_precision_init_val: bool = False
-    skip_fp8_weight_update_tensor: torch.Tensor | None = None
+
+    @property
+    def skip_fp8_weight_update_tensor(self) -> torch.Tensor | None:
+        """The flag that weights read inside a graph capture: float32 [1], not 0 skips them.
+
+        Kept natively, where modules read it.
+        """
+        return tex.skip_weight_update()
+
+    @skip_fp8_weight_update_tensor.setter
+    def skip_fp8_weight_update_tensor(self, flag: torch.Tensor | None) -> None:
+        tex.set_skip_weight_update(flag)
 
 
 @contextmanager
@@ -326,6 +337,31 @@ def fp8_model_init(
     return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
 
 
+@dataclass
+class _Registry:
+    """Counts the resets, each of which forgets the registered states."""
+
+    epoch: int = 0
+
+
+_registry = _Registry()
+_REGISTERED = "registered_states"  # in fp8_meta: of which registry and states
+
+
+def _delayed_states(fp8_meta: dict[str, Any]) -> list[Any]:
+    """The native delayed-scaling states of a module, forward first."""
+    states = (fp8_meta.get(key) for key in ("scaling_fwd", "scaling_bwd"))
+    return [state.native for state in states if state is not None and state.native is not None]
+
+
+def register_states(fp8_meta: dict[str, Any]) -> None:
+    """Make a module's delayed-scaling states known to reductions over process groups."""
+    states = _delayed_states(fp8_meta)
+    for state in states:
+        tex.register_delayed_scaling(state)
+    fp8_meta[_REGISTERED] = (_registry.epoch, *(state.number for state in states))
+
+
 class FP8GlobalStateManager:
     """The names under which clients read and drive the quantization state."""
 
@@ -335,6 +371,7 @@ class FP8GlobalStateManager:
     def reset(cls) -> None:
         """Fresh state: no region, no registered module."""
         cls.quantization_state = QuantizationState()
+        _registry.epoch += 1
         tex.reset_quantization_state()
 
     @staticmethod
@@ -415,11 +452,25 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def add_fp8_tensors_to_global_buffer(fp8_meta: dict[str, Any]) -> None:
-        """Register a module's delayed-scaling state for reductions; others have none."""
-        for key in ("scaling_fwd", "scaling_bwd"):
-            state = fp8_meta.get(key)
-            if state is not None and state.native is not None:
-                tex.register_delayed_scaling(state.native)
+        """Tell that a module without a forward of its own, as in a graph's replay, was used.
+
+        Inside a quantized region its delayed-scaling states, if it has any, take part in the
+        region's next forward update and in the next backward update. Modules that run by
+        themselves do this on their own.
+
+        Parameters
+        ----------
+        fp8_meta : dict
+            The module's.
+        """
+        states = _delayed_states(fp8_meta)
+        key = (_registry.epoch, *(state.number for state in states))
+        if fp8_meta.get(_REGISTERED) != key:
+            register_states(fp8_meta)
+        region = tex.autocast_state()
+        if region.enabled and not region.is_graph:
+            for state in states:
+                state.use_in_region()
 
     @staticmethod
     def reduce_and_update_fp8_tensors(forward: bool = True) -> None:
@@ -428,12 +479,22 @@ class FP8GlobalStateManager:
 
     @classmethod
     def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
-        """Set the flag a captured graph reads to skip re-quantizing weights (float32 [1])."""
+        """Set the flag by which replayed graphs leave quantized weights as they are.
+
+        Weights of modules captured inside a region with ``_graph=True`` after the first call are
+        quantized in every replay unless the flag is set; `make_graphed_callables` sets it by
+        ``is_first_microbatch``.
+
+        Parameters
+        ----------
+        skip : bool
+        """
         state = cls.quantization_state
-        if state.skip_fp8_weight_update_tensor is None:
+        flag = state.skip_fp8_weight_update_tensor
+        if flag is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            state.skip_fp8_weight_update_tensor = torch.empty(1, device=device)
-        state.skip_fp8_weight_update_tensor.fill_(skip)
+            flag = state.skip_fp8_weight_update_tensor = torch.empty(1, device=device)
+        flag.fill_(skip)
 
     @classmethod
     def get_skip_fp8_weight_update_tensor(cls) -> torch.Tensor | None:

@@ -216,7 +216,7 @@ void bind_nvfp4(py::module_& m) {
              const py::object& columnwise) {
             const at::Tensor input = checked_input(tensor);
             Operand operand = destination(self, input, rowwise, columnwise);
-            self.compute_amax(input, &operand);
+            self.compute_amax(input, &operand, nullptr);
           },
           py::arg("tensor"), py::arg("rowwise"), py::arg("columnwise"),
           "First half of update(): write the copies' amaxes.")

@@ -67,6 +67,23 @@ void bind_autocast(py::module_& m) {
       "set_recompute_phase",
       [](int phase) { set_recompute_phase(static_cast<RecomputePhase>(phase)); }, py::arg("phase"),
       "0: none; 1, 2: inside the first or second run of a checkpointed function.");
+  m.def("is_graph_capturing", &is_graph_capturing, "Whether a CUDA graph is being captured.");
+  m.def("set_graph_capturing", &set_graph_capturing, py::arg("is_capturing"));
+  m.def(
+      "skip_weight_update",
+      []() -> std::optional<at::Tensor> {
+        at::Tensor flag = skip_weight_update();
+        return flag.defined() ? std::optional(std::move(flag)) : std::nullopt;
+      },
+      "The flag of set_skip_weight_update, or None.");
+  m.def(
+      "set_skip_weight_update",
+      [](std::optional<at::Tensor> flag) {
+        set_skip_weight_update(std::move(flag).value_or(at::Tensor()));
+      },
+      py::arg("flag"),
+      "The flag that weights' quantizations read inside a graph capture (float32 [1], not 0 skips "
+      "them), or None.");
   m.def("is_in_backward", &is_in_backward, "Whether this thread executes a backward graph.");
 }
 
@@ -97,6 +114,13 @@ void bind_delayed_scaling(py::module_& m) {
                              })
       .def_readonly("reduces_amax", &State::reduces_amax)
       .def("mark_used", &State::mark_used)
+      .def(
+          "use_in_region",
+          [](State& self) {
+            self.set_region(autocast_state());
+            self.mark_used();
+          },
+          "Count as used by the region in force, as a forward inside it does.")
       .def(
           "update",
           [](State& self, const std::optional<at::Tensor>& reduced_amax) {

@@ -70,6 +70,21 @@ py::list run_delayed_wgrads(ModuleStep& step) {
   return results;
 }
 
+py::list take_captured_weights(ModuleStep& step) {
+  py::list tensors;
+  for (LinearPart* const linear : step.linear_parts()) {
+    const Operand operand = linear->take_captured_weight();
+    for (const OperandCopy* const copy : {&operand.rowwise, &operand.columnwise}) {
+      for (const at::Tensor& part : {copy->data, copy->scale_inv, copy->amax}) {
+        if (part.defined()) {
+          tensors.append(part);
+        }
+      }
+    }
+  }
+  return tensors;
+}
+
 // A Python object whose life is tied to a tensor's storage: graphs that pass only tensors from a
 // forward to its backward carry it along. The address in front tells the storage from a copy of it.
 struct HeldObject {
@@ -213,6 +228,9 @@ void bind_steps(py::module_& m) {
       .def_property_readonly("was_calibrating", &ModuleStep::was_calibrating)
       .def_property_readonly("activation_dtype", &ModuleStep::activation_dtype)
       .def_property_readonly("delayed_wgrad_count", &delayed_wgrad_count)
+      .def("take_captured_weights", &take_captured_weights,
+           "Tensors of the quantized weights that graph captures left, which replays write to. The "
+           "next capture makes others.")
       .def("run_delayed_wgrads", &run_delayed_wgrads,
            "Run the oldest delayed weight gradient of each linear layer: list of (weight, gradient "
            "| None).");

@@ -72,6 +72,11 @@ Operand BlockQuantizer::quantize(const at::Tensor& input, const Usages& usages) 
   return operand;
 }
 
+bool BlockQuantizer::requantize(const at::Tensor& input, Operand* operand, const at::Tensor& skip) {
+  update(input, operand, float_data(skip, "quantize: skip"));
+  return true;
+}
+
 Operand BlockQuantizer::quantize_for_user(const at::Tensor& input) {
   Operand operand =
       make_padded_operand(input.sizes(), input, {.rowwise = true, .columnwise = false});
@@ -189,8 +194,10 @@ QuantizeNvfp4Args NVFP4Quantizer::args_for(const at::Tensor& input, const Operan
   return args;
 }
 
-void NVFP4Quantizer::compute_amax(const at::Tensor& input, Operand* operand) const {
+void NVFP4Quantizer::compute_amax(const at::Tensor& input, Operand* operand,
+                                  const float* noop) const {
   QuantizeNvfp4Args args = args_for(input, *operand);
+  args.noop = noop;
   args.has_hadamard = args.has_hadamard && with_post_rht_amax;
   compute_nvfp4_amax(args, context_for(input));
 }
@@ -206,7 +213,7 @@ void NVFP4Quantizer::cast(const at::Tensor& input, Operand* operand, const float
 Operand NVFP4Quantizer::quantize_shard(const at::Tensor& input, const Usages& usages,
                                        const RankGroup& group) {
   Operand operand = make_operand(input.sizes(), input, usages);
-  compute_amax(input, &operand);
+  compute_amax(input, &operand, nullptr);
   for (const OperandCopy* const copy : {&operand.rowwise, &operand.columnwise}) {
     if (copy->amax.defined() && !copy->format.has(CopyFormat::kRowScaled)) {
       group.max(copy->amax).wait();
@@ -217,10 +224,7 @@ Operand NVFP4Quantizer::quantize_shard(const at::Tensor& input, const Usages& us
 }
 
 void NVFP4Quantizer::update(const at::Tensor& input, Operand* operand, const float* noop) {
-  if (noop != nullptr && *noop != 0.0F) {
-    return;  // the amaxes stay, too
-  }
-  compute_amax(input, operand);
+  compute_amax(input, operand, noop);
   cast(input, operand, noop);
 }
 

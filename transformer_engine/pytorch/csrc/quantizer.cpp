@@ -65,6 +65,15 @@ Operand Float8QuantizerBase::quantize(const at::Tensor& input, const Usages& /*u
   return operand;
 }
 
+bool Float8QuantizerBase::requantize(const at::Tensor& input, Operand* operand,
+                                     const at::Tensor& skip) {
+  update(input, {.data = operand->rowwise.data,
+                 .transpose = {},
+                 .scale_inv = operand->rowwise.scale_inv,
+                 .noop = float_data(skip, "quantize: skip")});
+  return true;
+}
+
 Float8Quantizer::Float8Quantizer(at::Tensor scale_in, at::Tensor amax_in, DType fp8_dtype)
     : scale(std::move(scale_in)), amax(std::move(amax_in)) {
   dtype = fp8_dtype;
@@ -110,7 +119,8 @@ Float8CurrentScalingQuantizer::Float8CurrentScalingQuantizer(DType fp8_dtype, bo
 void Float8CurrentScalingQuantizer::update(const at::Tensor& input, const Destination& destination,
                                            const RankGroup* group) {
   const Context context = context_for(input);
-  if (destination.noop != nullptr && *destination.noop != 0.0F) {
+  // Saves the work; a flag in device memory is for the kernel that writes.
+  if (destination.noop != nullptr && input.is_cpu() && *destination.noop != 0.0F) {
     return;
   }
   float on_host[2];  // amax and scale, where kernels can reach them
@@ -135,6 +145,7 @@ void Float8CurrentScalingQuantizer::update(const at::Tensor& input, const Destin
   args.input = matrix_view(input);
   args.output = output_views(destination, dtype, args.input.rows, args.input.cols);
   args.output.scale = amax + 1;
+  args.noop = destination.noop;
   transformer_engine::quantize(args, context);
 }
 

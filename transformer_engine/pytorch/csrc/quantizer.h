@@ -31,6 +31,13 @@ class Quantizer {
   // rowwise copy serves both makes only that one.
   virtual Operand quantize(const at::Tensor& input, const Usages& usages) = 0;
 
+  // Quantizes into copies that quantize() made, or leaves them where the flag `skip` [1], in device
+  // memory, is not 0. False, and nothing done, where that is not possible.
+  virtual bool requantize(const at::Tensor& /*input*/, Operand* /*operand*/,
+                          const at::Tensor& /*skip*/) {
+    return false;
+  }
+
   // The rowwise copy of `input` as a Python tensor shows it: with its padding.
   virtual Operand quantize_for_user(const at::Tensor& input) {
     return quantize(input, {.rowwise = true, .columnwise = false});
@@ -90,6 +97,7 @@ class Float8QuantizerBase : public Quantizer {
   virtual void update(const at::Tensor& input, const Destination& destination) = 0;
 
   Operand quantize(const at::Tensor& input, const Usages& usages) override;
+  bool requantize(const at::Tensor& input, Operand* operand, const at::Tensor& skip) override;
   std::optional<CopyKind> copy_kind() const override { return CopyKind::kTensor; }
   std::optional<int64_t> shard_rows(const Usages& /*usages*/) const override { return 1; }
   // The rowwise copy, not filled.
@@ -137,6 +145,7 @@ class Float8CurrentScalingQuantizer : public Float8QuantizerBase {
 class BlockQuantizer : public Quantizer {
  public:
   Operand quantize(const at::Tensor& input, const Usages& usages) override;
+  bool requantize(const at::Tensor& input, Operand* operand, const at::Tensor& skip) override;
   Operand quantize_for_user(const at::Tensor& input) override;
   std::optional<CopyKind> copy_kind() const override { return copy_format(false).kind; }
   bool transforms_columns() const override { return copy_format(true).has(CopyFormat::kHadamard); }
@@ -190,7 +199,7 @@ class NVFP4Quantizer : public BlockQuantizer {
                          const RankGroup& group) override;
 
   // The two halves of update(), for amaxes that are reduced over ranks in between.
-  void compute_amax(const at::Tensor& input, Operand* operand) const;
+  void compute_amax(const at::Tensor& input, Operand* operand, const float* noop) const;
   void cast(const at::Tensor& input, Operand* operand, const float* noop) const;
 
   bool with_rht = false;

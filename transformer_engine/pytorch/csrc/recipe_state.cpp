@@ -147,6 +147,39 @@ bool ends_a_step() {
 
 void set_recompute_phase(RecomputePhase phase) { thread_state.recompute_phase = phase; }
 
+namespace {
+
+std::atomic<bool> graph_is_capturing = false;
+
+struct SkipFlag {
+  std::mutex mutex;
+  at::Tensor tensor;
+};
+SkipFlag& skip_flag() {
+  static auto* const instance = new SkipFlag;  // never destroyed: it may hold device memory
+  return *instance;
+}
+
+}  // namespace
+
+bool is_graph_capturing() { return graph_is_capturing; }
+void set_graph_capturing(bool is_capturing) { graph_is_capturing = is_capturing; }
+
+at::Tensor skip_weight_update() {
+  SkipFlag& flag = skip_flag();
+  const std::lock_guard<std::mutex> lock(flag.mutex);
+  return flag.tensor;
+}
+
+void set_skip_weight_update(at::Tensor tensor) {
+  TE_CHECK(!tensor.defined() || (tensor.numel() == 1 && tensor.scalar_type() == at::kFloat),
+           "set_skip_weight_update: flag has shape ", tensor.sizes(), " and dtype ",
+           at::toString(tensor.scalar_type()), "; float32 [1] is required.");
+  SkipFlag& flag = skip_flag();
+  const std::lock_guard<std::mutex> lock(flag.mutex);
+  flag.tensor = std::move(tensor);
+}
+
 AutocastState& autocast_state() { return thread_state.current; }
 int autocast_depth() { return static_cast<int>(thread_state.outer.size()); }
 
@@ -200,6 +233,12 @@ DelayedScalingState::DelayedScalingState(at::Tensor scale_in, at::Tensor history
 
 void DelayedScalingState::mark_used() {
   (scale.is_cpu() ? used_by_thread() : used_on_gpus()).add(*this);
+}
+
+void DelayedScalingState::set_region(const AutocastState& region) {
+  group = region.group;
+  region_recipe = region.recipe;
+  reduces_amax = region.reduces_amax && recipe->reduces_amax;
 }
 
 void DelayedScalingState::begin_update() {
@@ -281,6 +320,8 @@ void reset_quantization_state() {
   thread_state = ThreadState{};
   used_by_thread().clear();
   used_on_gpus().clear();
+  set_graph_capturing(false);
+  set_skip_weight_update({});
   auto& all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.all[0].clear();

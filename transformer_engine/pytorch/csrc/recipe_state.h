@@ -56,6 +56,15 @@ struct AutocastState {
 AutocastState& autocast_state();
 int autocast_depth();
 
+// Whether a CUDA graph is being captured, by the caller's word (te.graph); of the whole process, as
+// backwards run on threads of their own.
+bool is_graph_capturing();
+void set_graph_capturing(bool is_capturing);
+// The flag that quantizations of weights read inside a region of a graph capture: [1] FP32 on the
+// device; not 0 leaves the quantized copies as they are. Undefined: weights are quantized always.
+at::Tensor skip_weight_update();
+void set_skip_weight_update(at::Tensor flag);
+
 void autocast_enter(AutocastState next);
 // Restores the state before the matching enter; at the outermost exit of an enabled region with
 // grad mode on, runs the forward update. RuntimeError without a matching enter. A region that is
@@ -71,6 +80,8 @@ class DelayedScalingState : public std::enable_shared_from_this<DelayedScalingSt
                       std::shared_ptr<const Recipe> recipe, bool is_forward, float fp8_max);
 
   void mark_used();  // an amax was (or will be) written in this step
+  // Its reductions are those of the region.
+  void set_region(const AutocastState& region);
   // Counts an update and keeps the scales it replaces where a recomputation may ask for them.
   void begin_update();
   // Rolls the history and computes the new scales; `reduced_amax` [n] replaces row 0 when defined.

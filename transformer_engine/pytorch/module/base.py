@@ -19,7 +19,7 @@ from transformer_engine.common.recipe import Recipe
 
 from ..arguments import received, tensor_parallel_size
 from ..cpp_extensions import state, steps
-from ..quantization import FP8GlobalStateManager
+from ..quantization import FP8GlobalStateManager, register_states
 from ..recipe_state import (
     SLOTS_PER_GEMM,
     TENSOR_TYPES,
@@ -358,7 +358,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
             states["scaling_fwd"].native,
             states["scaling_bwd"].native,
         )
-        FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
+        register_states(self.fp8_meta)
         self.fp8_initialized = True
         self.fp8_meta["fp8_checkpoint"] = True
         if self._step is not None:
@@ -632,6 +632,13 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
         """
         if not self.need_backward_dw():
             return
+        for weight, gradient in self._run_delayed_wgrads():
+            if gradient is not None:
+                weight.grad = gradient
+        self._trigger_wgrad_accumulation_and_reduce_hooks()
+
+    def _run_delayed_wgrads(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        """(weight, gradient) of the oldest backward that left them; None went to main_grad."""
         step = self._latest_step()
         if step is None:
             raise RuntimeError(
@@ -639,10 +646,7 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
                 "once for each backward_dw."
             )
         with torch.no_grad():
-            for weight, gradient in step.run_delayed_wgrads():
-                if gradient is not None:
-                    weight.grad = gradient
-        self._trigger_wgrad_accumulation_and_reduce_hooks()
+            return list(step.run_delayed_wgrads())
 
     def _trigger_wgrad_accumulation_and_reduce_hooks(self) -> None:
         """Call the registered hooks; frameworks with a `backward_dw` of their own do this."""

@@ -345,6 +345,39 @@ Operand LinearPart::quantized_parameter(const CallState& state, const at::Tensor
   return operand;
 }
 
+namespace {
+
+at::Tensor skip_flag(const CallState& state) {
+  return state.is_graph ? skip_weight_update() : at::Tensor();
+}
+
+}  // namespace
+
+Operand LinearPart::captured_weight(const CallState& state, const LinearParameters& parameters,
+                                    const Usages& usages, const at::Tensor& skip) {
+  TE_CHECK_AS(RuntimeError, skip.device() == parameters.weights[0].device(), spec_.label,
+              ": the flag of set_skip_fp8_weight_update_tensor is on ", skip.device().str(),
+              " and the weight on ", parameters.weights[0].device().str(),
+              "; one device is required. Capture with that device current.");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Quantizer& quantizer = state.quantizers->weight(spec_.gemm);
+  Operand& operand = captured_.operand;
+  if (!operand.is_defined() || captured_.quantizers != state.quantizers ||
+      (usages.columnwise && !operand.can_contract_rows())) {
+    // Without the flag: if this is recorded, no replay may leave the memory as it was.
+    operand = quantizer.quantize(concatenate(parameters.weights), usages);
+    captured_.quantizers = state.quantizers;
+    return operand;
+  }
+  return quantizer.requantize(concatenate(parameters.weights), &operand, skip) ? operand
+                                                                               : Operand{};
+}
+
+Operand LinearPart::take_captured_weight() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(captured_, WeightCache{}).operand;
+}
+
 Operand LinearPart::weight_operand(const CallState& state, const LinearParameters& parameters,
                                    const WeightRequest& request) {
   const at::Tensor& first = parameters.weights[0];
@@ -357,6 +390,11 @@ Operand LinearPart::weight_operand(const CallState& state, const LinearParameter
   Quantizer& quantizer = state.quantizers->weight(spec_.gemm);
   const Usages usages{.rowwise = true,
                       .columnwise = request.needs_dgrad && state.quantizes_backward()};
+  if (const at::Tensor skip = skip_flag(state); skip.defined()) {
+    if (Operand operand = captured_weight(state, parameters, usages, skip); operand.is_defined()) {
+      return operand;
+    }
+  }
   if (!request.is_first_microbatch.has_value()) {
     return quantizer.quantize(concatenate(parameters.weights), usages);
   }
@@ -399,9 +437,10 @@ bool LinearPart::WeightCache::is_fresh(const CallState& state, const LinearParam
   return true;
 }
 
-std::shared_ptr<FirstMicrobatch> LinearPart::first_microbatch(std::optional<bool> is_first) {
+std::shared_ptr<FirstMicrobatch> LinearPart::first_microbatch(const CallState& state,
+                                                              std::optional<bool> is_first) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!is_first.value_or(false)) {
+  if (!is_first.value_or(false) || skip_flag(state).defined()) {
     first_microbatch_ = nullptr;
   } else if (first_microbatch_ == nullptr || first_microbatch_->was_written) {
     first_microbatch_ = std::make_shared<FirstMicrobatch>();

@@ -92,7 +92,12 @@ class LinearPart {
   void share_wgrad_store(const LinearPart& previous) { wgrad_store_ = previous.wgrad_store_; }
 
   // To be called by each forward that will be differentiated; null unless is_first is True.
-  std::shared_ptr<FirstMicrobatch> first_microbatch(std::optional<bool> is_first);
+  std::shared_ptr<FirstMicrobatch> first_microbatch(const CallState& state,
+                                                    std::optional<bool> is_first);
+
+  // The quantized weight that graph captures left, which their replays write to: they have to keep
+  // its memory. The next capture makes another one.
+  Operand take_captured_weight();
 
  private:
   // What a cached copy was made from: any write, or another storage, makes it stale.
@@ -112,11 +117,16 @@ class LinearPart {
 
   Operand quantized_parameter(const CallState& state, const at::Tensor& weight,
                               const WeightRequest& request);
+  // Inside a graph capture with a flag `skip`: one copy for all calls, which each of them quantizes
+  // into unless the flag forbids it. Not defined where the quantizer cannot do that.
+  Operand captured_weight(const CallState& state, const LinearParameters& parameters,
+                          const Usages& usages, const at::Tensor& skip);
 
   LinearSpec spec_;
   // Of what forwards leave for later ones: they run without the GIL, on any thread.
   std::mutex mutex_;
   WeightCache cache_;
+  WeightCache captured_;                   // without sources
   bool was_told_of_dequantizing_ = false;  // one warning
   std::shared_ptr<WgradStore> wgrad_store_ = std::make_shared<WgradStore>();
   std::shared_ptr<FirstMicrobatch> first_microbatch_;

@@ -290,7 +290,7 @@ c10::intrusive_ptr<torch::autograd::Node> LinearStep::record(Call& call, const O
   node->input_sizes.assign(call.input.sizes().begin(), call.input.sizes().end());
   node->output_sizes = output_sizes(call.input);
   node->weight_count = call.parameters.weights.size();
-  node->first_microbatch = linear_->first_microbatch(call.is_first_microbatch);
+  node->first_microbatch = linear_->first_microbatch(call.state, call.is_first_microbatch);
   node->quantizes_grad_input = call.quantizes_grad_input;
   node->gathers_layernorm_output = returns_gathered();
   if (!spec_.return_bias) {

@@ -222,16 +222,18 @@ void use_delayed_scaling(const AutocastState& autocast, CallState* state) {
   DelayedScalingState* const backward = state->quantizers->backward_state.get();
   for (auto* const direction : {forward, backward}) {
     if (direction != nullptr) {
-      direction->group = autocast.group;
-      direction->region_recipe = autocast.recipe;
-      direction->reduces_amax = autocast.reduces_amax && direction->recipe->reduces_amax;
+      direction->set_region(autocast);
     }
   }
-  state->owns_backward_update = backward != nullptr && state->is_quantized && autocast.first_module;
+  state->owns_backward_update =
+      backward != nullptr && state->is_quantized && autocast.first_module && !autocast.is_graph;
   if (forward != nullptr) {
     state->scale_version = forward->version;
-    if (state->is_quantized) {
+    if (state->is_quantized && !autocast.is_graph) {
       forward->mark_used();
+    }
+    if (autocast.is_graph && repeatability_now() != Repeatability::kNone) {
+      state->graph_scales = std::make_shared<const at::Tensor>(forward->scale.clone());
     }
   }
 }
@@ -248,6 +250,7 @@ CallState ModuleStep::begin_forward(PyObject* module, at::ScalarType dtype) {
     const AutocastState& autocast = autocast_state();
     state.is_quantized = autocast.enabled;
     state.is_calibrating = autocast.calibrating && !autocast.enabled;
+    state.is_graph = autocast.is_graph;
     if (autocast.is_quantizing()) {
       ensure_quantizers(module, autocast);
       state.quantizers = quantizers_;
@@ -306,7 +309,7 @@ void ModuleStep::inherit(ModuleStep& previous) {
 }
 
 void finish_backward(const CallState& state) {
-  if (!state.is_quantized || state.quantizers->backward_state == nullptr) {
+  if (!state.is_quantized || state.is_graph || state.quantizers->backward_state == nullptr) {
     return;
   }
   DelayedScalingState& backward_state = *state.quantizers->backward_state;
@@ -322,7 +325,9 @@ ReplayScales::ReplayScales(const CallState& state) {
     return;
   }
   quantizers_ = state.quantizers.get();
-  const at::Tensor scales = quantizers_->forward_state->scale_at(state.scale_version);
+  const at::Tensor scales = state.graph_scales != nullptr
+                                ? *state.graph_scales
+                                : quantizers_->forward_state->scale_at(state.scale_version);
   for (size_t i = 0; i < quantizers_->forward.size(); ++i) {
     quantizers_->forward[i]->set_replay_scale(scales.narrow(0, static_cast<int64_t>(i), 1));
   }

@@ -37,9 +37,13 @@ struct CallState {
   bool is_quantized = false;    // inside an enabled autocast region
   bool is_calibrating = false;  // high precision, but amax is observed
   bool is_replay = false;       // activation recomputation repeats a past forward
+  bool is_graph = false;        // inside a graph capture: replays end steps, this does not
   bool owns_backward_update = false;
   std::shared_ptr<const QuantizerSet> quantizers;  // null when neither quantized nor calibrating
   uint64_t scale_version = 0;
+  // Inside a graph capture, where replays change the scales between a forward and the backward that
+  // repeats it: the forward's own.
+  std::shared_ptr<const at::Tensor> graph_scales;
 
   // Of a quantized forward.
   BackwardMode backward_mode() const {

@@ -461,8 +461,8 @@ void NormMLPStep::record(Call& call, const at::Tensor& output) {
   node->input_dtype = call.input.scalar_type();
   node->dtype = call.dtype;
   node->sizes.assign(call.input.sizes().begin(), call.input.sizes().end());
-  node->fc1_first = fc1_->first_microbatch(call.is_first_microbatch);
-  node->fc2_first = fc2_->first_microbatch(call.is_first_microbatch);
+  node->fc1_first = fc1_->first_microbatch(call.state, call.is_first_microbatch);
+  node->fc2_first = fc2_->first_microbatch(call.state, call.is_first_microbatch);
   node->fc1_bias = concatenate(call.fc1.biases);
   if (!spec_.return_bias) {
     node->fc2_bias = concatenate(call.fc2.biases);
