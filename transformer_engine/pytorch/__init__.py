@@ -20,6 +20,7 @@ from .cpu_offload import (  # noqa: E402
     mark_not_offload,
 )
 from .distributed import CudaRNGStatesTracker, checkpoint  # noqa: E402
+from .graph import make_graphed_callables  # noqa: E402
 from .module import (  # noqa: E402
     GroupedLinear,
     LayerNorm,
@@ -126,11 +127,12 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     "get_cudnn_version",
     "get_device_compute_capability",
     "is_bf16_available",
-    # recompute, random streams, activation offload
+    # recompute, random streams, activation offload, graphs
     "CudaRNGStatesTracker",
     "ManualOffloadSynchronizer",
     "checkpoint",
     "get_cpu_offload_context",
+    "make_graphed_callables",
     "mark_not_offload",
     # tensor base
     "QuantizedTensor",

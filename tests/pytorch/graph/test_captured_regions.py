@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -21,19 +19,19 @@ ROWS, HIDDEN = 32, 64
 IN_PLACE = [name for name in RECIPES if name != "hybrid"]
 
 
-@pytest.fixture(autouse=True)
-def fresh_state() -> Iterator[None]:
-    Manager.reset()
-    yield
-    Manager.reset()
-
-
 def make_linear(**options) -> te.Linear:
     return te.Linear(HIDDEN, HIDDEN, params_dtype=torch.bfloat16, device="cpu", **options)
 
 
 def make_input() -> Tensor:
     return torch.randn(ROWS, HIDDEN, dtype=torch.bfloat16)
+
+
+def set_flag(skip: bool) -> None:
+    """The flag on the CPU, also where there is a GPU."""
+    if Manager.get_skip_fp8_weight_update_tensor() is None:
+        Manager.quantization_state.skip_fp8_weight_update_tensor = torch.zeros(1)
+    Manager.set_skip_fp8_weight_update_tensor(skip)
 
 
 def forward(module, inp: Tensor, recipe, **keywords) -> Tensor:
@@ -102,17 +100,17 @@ def test_a_module_without_states_registers_nothing():
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_flag_decides_whether_weights_are_quantized_anew(recipe):
     module, inp = make_linear(), make_input()
-    Manager.set_skip_fp8_weight_update_tensor(False)
+    set_flag(False)
     first = forward(module, inp, RECIPES[recipe])
     with torch.no_grad():
         module.weight.mul_(-2)
         module.bias.zero_()
     expected = make_linear()
     expected.load_state_dict(module.state_dict())
-    Manager.set_skip_fp8_weight_update_tensor(True)
+    set_flag(True)
     with torch.no_grad():
         skipped = forward(module, inp, RECIPES[recipe])
-    Manager.set_skip_fp8_weight_update_tensor(False)
+    set_flag(False)
     renewed = forward(module, inp, RECIPES[recipe])
     with te.autocast(recipe=RECIPES[recipe]):
         eager = expected(inp)
@@ -127,7 +125,7 @@ def test_a_flag_decides_whether_weights_are_quantized_anew(recipe):
 @pytest.mark.parametrize("is_first", [True, False, None])
 def test_calls_share_one_copy_of_the_weight(recipe, is_first):
     module, inp = make_linear(), make_input()
-    Manager.set_skip_fp8_weight_update_tensor(False)
+    set_flag(False)
     for _ in range(2):
         forward(module, inp, RECIPES[recipe], is_first_microbatch=is_first)
     taken = module._step.take_captured_weights()
@@ -154,7 +152,7 @@ def test_without_the_flag_weights_are_quantized_in_every_call():
 
 def test_outside_a_capture_the_flag_means_nothing():
     module, inp = make_linear(), make_input()
-    Manager.set_skip_fp8_weight_update_tensor(True)
+    set_flag(True)
     with te.autocast(recipe=RECIPES["current"]):
         first = module(inp)
         with torch.no_grad():
@@ -166,7 +164,7 @@ def test_main_grad_is_added_to_as_microbatches_are_alike():
     module = make_linear(fuse_wgrad_accumulation=True)
     inp = make_input()
     module.weight.main_grad = torch.zeros(HIDDEN, HIDDEN)
-    Manager.set_skip_fp8_weight_update_tensor(False)
+    set_flag(False)
     for count in (1, 2):
         forward(module, inp, RECIPES["current"], is_first_microbatch=True).sum().backward()
         if count == 1:
