@@ -35,6 +35,7 @@ PYBIND11_MODULE(transformer_engine_torch, m) {
   transformer_engine::pytorch::bind_attention(m);
   transformer_engine::pytorch::bind_cast(m);
   transformer_engine::pytorch::bind_gemm(m);
+  transformer_engine::pytorch::bind_multi_tensor(m);
   transformer_engine::pytorch::bind_norm(m);
   transformer_engine::pytorch::bind_report(m);
   transformer_engine::pytorch::bind_quantizer(m);
