@@ -16,12 +16,15 @@ struct SimdProbe {
   void (*exp)(const float* x, float* y, int64_t n);
   void (*sigmoid)(const float* x, float* y, int64_t n);
   void (*tanh)(const float* x, float* y, int64_t n);
+  void (*sin)(const float* x, float* y, int64_t n);
+  void (*cos)(const float* x, float* y, int64_t n);
   void (*sqrt)(const float* x, float* y, int64_t n);
   void (*fma)(const float* a, const float* b, const float* c, float* y, int64_t n);
   void (*min)(const float* a, const float* b, float* y, int64_t n);
   void (*max)(const float* a, const float* b, float* y, int64_t n);
   void (*copysign)(const float* a, const float* b, float* y, int64_t n);
   void (*less)(const float* a, const float* b, float* y, int64_t n);        // 1 where a < b, else 0
+  void (*swap_pairs)(const float* x, float* y, int64_t n);                  // n even
   void (*hide)(const float* x, const uint8_t* bytes, float* y, int64_t n);  // 0 where byte != 0
   void (*widen_bf16)(const uint16_t* x, float* y, int64_t n);
   void (*narrow_bf16)(const float* x, uint16_t* y, int64_t n);

@@ -53,6 +53,24 @@ std::vector<float> float_samples() {
   return x;
 }
 
+// What sine and cosine take: magnitudes up to 2^17 and NaN, and the floats next to every multiple
+// of pi / 2 up to there, where the reduction cancels most.
+std::vector<float> angle_samples() {
+  std::vector<float> x;
+  for (const float value : float_samples()) {
+    if (!(std::abs(value) > 0x1p17F)) {
+      x.push_back(value);
+    }
+  }
+  for (int n = 1; n * M_PI_2 < 0x1p17; ++n) {
+    const auto nearest = static_cast<float>(n * M_PI_2);
+    for (const float value : {nearest, std::nextafter(nearest, 0.0F), -nearest}) {
+      x.push_back(value);
+    }
+  }
+  return x;
+}
+
 // Distance of y from the exact value in units in the last place of FP32 at that value.
 double ulps(float y, double exact) {
   if (std::isnan(exact) || std::isnan(y)) {
@@ -79,6 +97,8 @@ struct Unary {
 double exact_sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 double exact_exp(double x) { return std::exp(x); }
 double exact_tanh(double x) { return std::tanh(x); }
+double exact_sin(double x) { return std::sin(x); }
+double exact_cos(double x) { return std::cos(x); }
 double exact_sqrt(double x) { return std::sqrt(x); }
 
 const Unary kUnaries[] = {
@@ -86,6 +106,10 @@ const Unary kUnaries[] = {
     {"sigmoid", &SimdProbe::sigmoid, exact_sigmoid, 2.5},
     {"tanh", &SimdProbe::tanh, exact_tanh, 2.0},
     {"sqrt", &SimdProbe::sqrt, exact_sqrt, 0.5},
+};
+const Unary kOfAngles[] = {
+    {"sin", &SimdProbe::sin, exact_sin, 2.0},
+    {"cos", &SimdProbe::cos, exact_cos, 2.0},
 };
 
 // Round to nearest even to a format with `mantissa` explicit bits, smallest exponent `emin` and
@@ -118,42 +142,55 @@ void expect_same_value(float got, double expected, const char* isa, float input)
       << isa << " input " << input << " got " << got << " expected " << expected;
 }
 
-TEST(Simd, FunctionsStayWithinTheStatedError) {
-  const auto x = float_samples();
+void expect_stated_error(const Unary& unary, const std::vector<float>& x) {
   std::vector<float> y(x.size());
   for (const auto& [isa, probe] : probes()) {
-    for (const auto& unary : kUnaries) {
-      (probe->*unary.run)(x.data(), y.data(), static_cast<int64_t>(x.size()));
-      double worst = 0.0;
-      float at = 0.0F;
-      for (size_t i = 0; i < x.size(); ++i) {
-        const double error = ulps(y[i], unary.exact(x[i]));
-        if (error > worst) {
-          worst = error;
-          at = x[i];
-        }
+    (probe->*unary.run)(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    double worst = 0.0;
+    float at = 0.0F;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double error = ulps(y[i], unary.exact(x[i]));
+      if (error > worst) {
+        worst = error;
+        at = x[i];
       }
-      EXPECT_LE(worst, unary.max_ulps) << isa << " " << unary.name << "(" << at << ")";
-      RecordProperty(std::string(isa) + "_" + unary.name + "_ulps", std::to_string(worst));
+    }
+    EXPECT_LE(worst, unary.max_ulps) << isa << " " << unary.name << "(" << at << ")";
+    ::testing::Test::RecordProperty(std::string(isa) + "_" + unary.name + "_ulps",
+                                    std::to_string(worst));
+  }
+}
+
+TEST(Simd, FunctionsStayWithinTheStatedError) {
+  for (const auto& unary : kUnaries) {
+    expect_stated_error(unary, float_samples());
+  }
+  for (const auto& unary : kOfAngles) {
+    expect_stated_error(unary, angle_samples());
+  }
+}
+
+void expect_same_bits_on_all(const Unary& unary, const std::vector<float>& x) {
+  const auto all = probes();
+  std::vector<float> first(x.size()), other(x.size());
+  (all[0].table->*unary.run)(x.data(), first.data(), static_cast<int64_t>(x.size()));
+  for (const auto& [isa, probe] : all) {
+    (probe->*unary.run)(x.data(), other.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_TRUE(to_bits(first[i]) == to_bits(other[i]) ||
+                  (std::isnan(first[i]) && std::isnan(other[i])))
+          << unary.name << "(" << x[i] << ") " << all[0].isa << " " << first[i] << " " << isa << " "
+          << other[i];
     }
   }
 }
 
 TEST(Simd, EveryInstructionSetGivesTheSameBits) {
-  const auto x = float_samples();
-  const auto all = probes();
-  std::vector<float> first(x.size()), other(x.size());
   for (const auto& unary : kUnaries) {
-    (all[0].table->*unary.run)(x.data(), first.data(), static_cast<int64_t>(x.size()));
-    for (const auto& [isa, probe] : all) {
-      (probe->*unary.run)(x.data(), other.data(), static_cast<int64_t>(x.size()));
-      for (size_t i = 0; i < x.size(); ++i) {
-        ASSERT_TRUE(to_bits(first[i]) == to_bits(other[i]) ||
-                    (std::isnan(first[i]) && std::isnan(other[i])))
-            << unary.name << "(" << x[i] << ") " << all[0].isa << " " << first[i] << " " << isa
-            << " " << other[i];
-      }
-    }
+    expect_same_bits_on_all(unary, float_samples());
+  }
+  for (const auto& unary : kOfAngles) {
+    expect_same_bits_on_all(unary, angle_samples());
   }
 }
 
@@ -205,6 +242,22 @@ TEST(Simd, MinAndMaxReturnTheSecondOperandForNaN) {
     probe->less(a.data(), b.data(), y.data(), n);
     for (size_t i = 0; i < a.size(); ++i) {
       expect_same_value(y[i], a[i] < b[i] ? 1.0 : 0.0, isa, a[i]);
+    }
+  }
+}
+
+TEST(Simd, NeighboursChangePlaces) {
+  for (const auto& [isa, probe] : probes()) {
+    for (int n = 0; n <= 34; n += 2) {
+      std::vector<float> x(n), y(n + 1, -7.0F);
+      for (int i = 0; i < n; ++i) {
+        x[i] = static_cast<float>(i);
+      }
+      probe->swap_pairs(x.data(), y.data(), n);
+      for (int i = 0; i < n; ++i) {
+        EXPECT_EQ(y[i], x[i ^ 1]) << isa << " n " << n << " lane " << i;
+      }
+      EXPECT_EQ(y[n], -7.0F) << isa << " wrote past " << n;
     }
   }
 }

@@ -54,7 +54,10 @@ Vf same(Vf x) { return x; }
 Vf run_exp(Vf x) { return exp(x); }
 Vf run_sigmoid(Vf x) { return sigmoid(x); }
 Vf run_tanh(Vf x) { return tanh(x); }
+Vf run_sin(Vf x) { return sin_cos(x).sin; }
+Vf run_cos(Vf x) { return sin_cos(x).cos; }
 Vf run_sqrt(Vf x) { return sqrt(x); }
+Vf run_swap_pairs(Vf x) { return swap_pairs(x); }
 Vf run_min(Vf a, Vf b) { return min(a, b); }
 Vf run_max(Vf a, Vf b) { return max(a, b); }
 Vf run_copysign(Vf a, Vf b) { return copysign(a, b); }
@@ -79,12 +82,15 @@ extern const SimdProbe simd_probe = {
     .exp = unary<float, float, run_exp>,
     .sigmoid = unary<float, float, run_sigmoid>,
     .tanh = unary<float, float, run_tanh>,
+    .sin = unary<float, float, run_sin>,
+    .cos = unary<float, float, run_cos>,
     .sqrt = unary<float, float, run_sqrt>,
     .fma = run_fma,
     .min = binary<run_min>,
     .max = binary<run_max>,
     .copysign = binary<run_copysign>,
     .less = binary<run_less>,
+    .swap_pairs = unary<float, float, run_swap_pairs>,
     .hide = run_hide,
     .widen_bf16 = widen<Bf16>,
     .narrow_bf16 = narrow<Bf16>,

@@ -42,6 +42,7 @@ struct PackMask {
 
 TE_PACK_UNARY(operator-)
 TE_PACK_UNARY(abs)
+TE_PACK_UNARY(swap_pairs)
 TE_PACK_BINARY(operator+)
 TE_PACK_BINARY(operator-)
 TE_PACK_BINARY(operator*)

@@ -37,6 +37,8 @@ TE_INLINE Vf min(Vf a, Vf b) { return {_mm256_min_ps(a.v, b.v)}; }
 TE_INLINE Vf max(Vf a, Vf b) { return {_mm256_max_ps(a.v, b.v)}; }
 TE_INLINE Vf abs(Vf a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0F), a.v)}; }
 TE_INLINE Vf sqrt(Vf a) { return {_mm256_sqrt_ps(a.v)}; }
+// Lanes 2 i and 2 i + 1 exchanged.
+TE_INLINE Vf swap_pairs(Vf a) { return {_mm256_permute_ps(a.v, 0xB1)}; }
 TE_INLINE Vf copysign(Vf magnitude, Vf sign) {
   const __m256 bit = _mm256_set1_ps(-0.0F);
   return {_mm256_or_ps(_mm256_andnot_ps(bit, magnitude.v), _mm256_and_ps(bit, sign.v))};

@@ -37,6 +37,8 @@ TE_INLINE Vf min(Vf a, Vf b) { return {_mm512_min_ps(a.v, b.v)}; }
 TE_INLINE Vf max(Vf a, Vf b) { return {_mm512_max_ps(a.v, b.v)}; }
 TE_INLINE Vf abs(Vf a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0F), a.v)}; }
 TE_INLINE Vf sqrt(Vf a) { return {_mm512_sqrt_ps(a.v)}; }
+// Lanes 2 i and 2 i + 1 exchanged.
+TE_INLINE Vf swap_pairs(Vf a) { return {_mm512_permute_ps(a.v, 0xB1)}; }
 TE_INLINE Vf copysign(Vf magnitude, Vf sign) {
   // Bit select: the sign bit from `sign`, the others from `magnitude`.
   return {_mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(magnitude.v),

@@ -84,6 +84,9 @@ TE_INLINE Vf copysign(Vf magnitude, Vf sign) {
   return as_float((as_int(magnitude) & set1_int(INT32_MAX)) | (as_int(sign) & set1_int(INT32_MIN)));
 }
 
+// Lanes 2 i and 2 i + 1 exchanged.
+TE_INLINE Vf swap_pairs(Vf a) { return {Float4{a.v[1], a.v[0], a.v[3], a.v[2]}}; }
+
 #if defined(__FP_FAST_FMAF)
 TE_INLINE Vf fma(Vf a, Vf b, Vf c) {
   Vf d;

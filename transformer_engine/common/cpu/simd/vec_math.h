@@ -1,11 +1,11 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// exp, sigmoid and tanh of float vectors. Only additions, products, fma, division and power-of-two
-// scaling, so that every instruction set gives the same bits. Largest error over all floats,
-// in units in the last place of the exact result (checked in test_simd.cpp): exp 1, sigmoid 2.5,
-// tanh 2. NaN gives NaN. V is Vf or Pack. The polynomials are minimax fits in relative error (Remez
-// exchange).
+// exp, sigmoid, tanh, sine and cosine of float vectors. Only additions, products, fma, division and
+// power-of-two scaling, so that every instruction set gives the same bits. Largest error over all
+// floats, in units in the last place of the exact result (checked in test_simd.cpp): exp 1,
+// sigmoid 2.5, tanh 2, sine and cosine (up to 2^17) 1.2. NaN gives NaN. V is Vf or Pack. The
+// polynomials are minimax fits in relative error (Remez exchange).
 #pragma once
 
 #include "cpu/simd/pack.h"
@@ -64,6 +64,41 @@ TE_INLINE V tanh(V x) {
   const V e = exp_of_minus_magnitude(magnitude + magnitude);
   const V large = (splat<V>(1.0F) - e) / (splat<V>(1.0F) + e);
   return copysign(select(less(magnitude, splat<V>(0.625F)), small, large), x);
+}
+
+struct SinCos {
+  Vf sin, cos;
+};
+// For |x| <= 2^17 or NaN; worthless beyond. x = n pi / 2 + r with |r| <= pi / 4 (and 0.006 for the
+// rounding of n). pi / 2 is taken in three parts: the first difference is exact, because n has 17
+// bits and both operands are multiples of 2^-24 below 1; the parts leave an error of n 2^-76, where
+// no float comes closer to a multiple of pi / 2 than 2^-28.
+TE_INLINE SinCos sin_cos(Vf x) {
+  // Adding 1.5 * 2^23 leaves the nearest whole number in the low mantissa bits.
+  const Vf shifter = set1(0x1.8p23F);
+  const Vf shifted = fma(x, set1(0x1.45f306p-1F), shifter);
+  const Vi quadrant = as_int(shifted);
+  const Vf n = shifted - shifter;
+  Vf r = fma(n, set1(-0x1.921fb6p0F), x);
+  r = fma(n, set1(0x1.777a5cp-25F), r);
+  r = fma(n, set1(0x1.ee59dap-50F), r);
+  const Vf square = r * r;
+  Vf p = set1(-0x1.98eb8ep-13F);
+  p = fma(p, square, set1(0x1.11066ap-7F));
+  p = fma(p, square, set1(-0x1.555544p-3F));
+  const Vf sine = fma(p * square, r, r);
+  Vf q = set1(0x1.9a5948p-16F);
+  q = fma(q, square, set1(-0x1.6c0e38p-10F));
+  q = fma(q, square, set1(0x1.55554ep-5F));
+  const Vf cosine = fma(q * square, square, fma(square, set1(-0.5F), set1(1.0F)));
+  // Odd quadrants exchange the two; bit 1 of n is the sign of the sine, of n + 1 the cosine's.
+  const Vi one = set1_int(1);
+  const Vi two = set1_int(2);
+  const Mask is_odd = less(as_float(shift_left<31>(quadrant) | as_int(set1(1.0F))), zero());
+  const Vi sin_sign = shift_left<30>(quadrant & two);
+  const Vi cos_sign = shift_left<30>((quadrant + one) & two);
+  return {as_float(as_int(select(is_odd, cosine, sine)) ^ sin_sign),
+          as_float(as_int(select(is_odd, sine, cosine)) ^ cos_sign)};
 }
 
 }  // namespace
