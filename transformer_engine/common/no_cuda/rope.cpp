@@ -1,0 +1,11 @@
+// Copyright (c) 2026, The Transformer Engine Project Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include <transformer_engine/rope.h>
+
+#include "no_cuda/refuse.h"
+
+namespace transformer_engine::cuda {
+
+template struct EntryPoint<RopeArgs>;
+
+}  // namespace transformer_engine::cuda
