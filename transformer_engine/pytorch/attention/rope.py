@@ -6,6 +6,10 @@
 Angles are FP32: ``angle[p, i] = p * base ** (-2 i / dim)``. A pair of channels ``(x, y)`` of a
 token at position ``p`` becomes ``(x cos - y sin, y cos + x sin)``. The pairs are
 ``(i, i + dim / 2)``, or ``(2 i, 2 i + 1)`` when interleaved.
+
+Fused rotations are one native pass (``common/include/transformer_engine/rope.h``), forward and
+backward. Where native code cannot read the tensors (FP64, fake tensors, function transforms,
+``torch.compile``) they are composed of torch operators, with the same arithmetic.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import check_choice, check_int, check_number, check_tensor, received
+from ..cpp_extensions.rope import rotate, split_and_rotate
 
 __all__ = [
     "RotaryPositionEmbedding",
@@ -218,29 +223,17 @@ def _packed_positions(tokens: int, place: _Placement, device: torch.device) -> T
     return torch.where(inside, position, 0)
 
 
-def _angles_of_tokens(freqs: Tensor, shape: Sequence[int], place: _Placement, who: str) -> Tensor:
+def _angles_of_tokens(freqs: Tensor, shape: Sequence[int], place: _Placement) -> Tensor:
     """The row of `freqs` that belongs to each token, shaped to broadcast against ``[..., heads,
     channels]``.
     """
     table = freqs[:, 0, 0, :]
-    rows = table.shape[0]
     device = table.device
     if place.tensor_format == "thd":
         return table.index_select(0, _packed_positions(shape[0], place, device))[:, None, :]
     batch_first = place.tensor_format == "bshd"
     length = shape[1] if batch_first else shape[0]
     start = place.start_positions
-    if place.cp_size > 1 and length % 2 != 0:
-        raise ValueError(
-            f"{who}: {place.name} holds {length} positions of each sequence; with "
-            f"cp_size={place.cp_size} a rank holds two equal chunks, so the number must be "
-            "even. Pad the sequences to a multiple of 2 * cp_size."
-        )
-    if length * place.cp_size > rows:
-        raise ValueError(
-            f"{who}: freqs has {rows} positions; {place.name} needs "
-            f"{length * place.cp_size}. Build freqs for a longer sequence."
-        )
     if start is None:
         if place.cp_size == 1:
             angles = table[:length]
@@ -361,6 +354,21 @@ def _check_start_positions(
             )
 
 
+def _check_length(length: int, rows: int, place: _Placement, who: str) -> None:
+    """A dense sequence against the chunks of context parallelism and the table."""
+    if place.cp_size > 1 and length % 2 != 0:
+        raise ValueError(
+            f"{who}: {place.name} holds {length} positions of each sequence; with "
+            f"cp_size={place.cp_size} a rank holds two equal chunks, so the number must be "
+            "even. Pad the sequences to a multiple of 2 * cp_size."
+        )
+    if length * place.cp_size > rows:
+        raise ValueError(
+            f"{who}: freqs has {rows} positions; {place.name} needs "
+            f"{length * place.cp_size}. Build freqs for a longer sequence."
+        )
+
+
 def _check_placement(t: Tensor, place: _Placement, who: str) -> None:
     """Checks which need no value of a tensor."""
     tensor_format = place.tensor_format
@@ -429,11 +437,13 @@ def apply_rotary_pos_emb(  # noqa: PLR0913 - public signature
     interleaved : bool
         Pair neighbouring channels instead of the two halves.
     fused : bool
-        True: the arithmetic is FP32 and rounds once. False: cos and sin are rounded to the dtype of
-        `t` first and each operation rounds. Both run at the same speed here; in FP32 they agree.
+        True: one native pass, whose arithmetic is FP32 and rounds once. False: torch operators;
+        cos and sin are rounded to the dtype of `t` first and each operation rounds.
     cu_seqlens : torch.Tensor, optional
         thd only: cumulative (padded) lengths ``[b + 1]`` over all ranks; they are divided by
-        `cp_size` inside. Tokens behind the last sequence count as position 0.
+        `cp_size` inside. Tokens behind the last sequence count as position 0. Values on a GPU are
+        not waited for: there, a position outside `freqs` gives NaN in the channels that turn
+        (fused), or the device's own error.
     cp_size, cp_rank : int
         Context parallelism: this rank holds chunks ``cp_rank`` and ``2 cp_size - 1 - cp_rank`` of
         each sequence.
@@ -456,18 +466,21 @@ def apply_rotary_pos_emb(  # noqa: PLR0913 - public signature
     _check_placement(t, place, who)
     shape = t.shape
     _check_table(freqs, t, shape[-1], "freqs", who)
-    if start_positions is not None:
-        rows = freqs.shape[0]
-        if tensor_format == "thd" and cu_seqlens is not None:
-            _check_start_positions(place, cu_seqlens.shape[0] - 1, None, rows, who, False)
-        else:
-            batch, length = (
-                (shape[0], shape[1]) if tensor_format == "bshd" else (shape[1], shape[0])
-            )
-            _check_start_positions(place, batch, length, rows, who, not fused)
-    if tensor_format == "thd":
-        _check_packed(shape[0], freqs.shape[0], place, who)
-    return _rotate(t, _angles_of_tokens(freqs, shape, place, who), interleaved, fused)
+    rows = freqs.shape[0]
+    if tensor_format == "thd" and cu_seqlens is not None:
+        _check_start_positions(place, cu_seqlens.shape[0] - 1, None, rows, who, False)
+        _check_packed(shape[0], rows, place, who)
+    else:
+        batch, length = (shape[0], shape[1]) if tensor_format == "bshd" else (shape[1], shape[0])
+        _check_start_positions(place, batch, length, rows, who, not fused)
+        _check_length(length, rows, place, who)
+        cu_seqlens = None
+    if fused and not torch.compiler.is_compiling():
+        layout = _FORMATS.index(tensor_format)
+        out = rotate(t, freqs, layout, interleaved, start_positions, cu_seqlens, cp_size, cp_rank)
+        if out is not None:
+            return out
+    return _rotate(t, _angles_of_tokens(freqs, shape, place), interleaved, fused)
 
 
 def apply_fused_qkv_rotary_pos_emb(  # noqa: PLR0913 - public signature
@@ -543,12 +556,18 @@ def apply_fused_qkv_rotary_pos_emb(  # noqa: PLR0913 - public signature
     for name, table in (("q_freqs", q_freqs), ("k_freqs", k_freqs)):
         _check_table(table, qkv, head_size, name, who)
         _check_start_positions(place, batch, length, table.shape[0], who, False)
+        _check_length(length, table.shape[0], place, who)
+    if not torch.compiler.is_compiling():
+        layout = _FORMATS.index(tensor_format)
+        parts = split_and_rotate(
+            qkv, q_freqs, k_freqs, *widths, layout, interleaved, start_positions, cp_size, cp_rank
+        )
+        if parts is not None:
+            return parts
     query, key, value = qkv.split(widths, dim=-1)
     query = query.unflatten(-1, (widths[0] // head_size, head_size))
-    query_angles = _angles_of_tokens(q_freqs, shape, place, who)
-    key_angles = (
-        query_angles if k_freqs is q_freqs else _angles_of_tokens(k_freqs, shape, place, who)
-    )
+    query_angles = _angles_of_tokens(q_freqs, shape, place)
+    key_angles = query_angles if k_freqs is q_freqs else _angles_of_tokens(k_freqs, shape, place)
     return (
         _rotate(query, query_angles.unsqueeze(2), interleaved, True).flatten(2, 3),
         _rotate(key, key_angles, interleaved, True),

@@ -19,6 +19,7 @@ void bind_block_quantizers(pybind11::module_& m);
 void bind_region(pybind11::module_& m);
 void bind_state(pybind11::module_& m);
 void bind_steps(pybind11::module_& m);
+void bind_rope(pybind11::module_& m);
 void bind_report(pybind11::module_& m);
 
 }  // namespace transformer_engine::pytorch

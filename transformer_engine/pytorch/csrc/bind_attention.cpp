@@ -1,12 +1,8 @@
 // Copyright (c) 2026, The Transformer Engine Project Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The native parts of attention, called by position only (pybind11's own parsing would cost as much
-// as half of what they save).
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+// The native parts of attention, called by position only.
 #include <pybind11/pybind11.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <transformer_engine/error.h>
 
 #include "bind.h"
@@ -18,38 +14,6 @@ namespace py = pybind11;
 namespace transformer_engine::pytorch {
 
 namespace {
-
-// Whether something watches or transforms operators, which then have to be seen one by one.
-bool are_operators_watched() {
-  constexpr c10::DispatchKeySet kWatchers({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                           c10::DispatchKey::Tracer, c10::DispatchKey::Python});
-  return c10::impl::tls_local_dispatch_key_set().included_.has_any(kWatchers);
-}
-
-// The tensor, where native code can read it; nothing for classes of our own too.
-const at::Tensor* native_tensor(PyObject* object, const char* name) {
-  if (!THPVariable_Check(object)) {
-    return nullptr;
-  }
-  const at::Tensor& tensor = THPVariable_Unpack(object);
-  if (is_python_tensor(tensor)) {
-    return nullptr;
-  }
-  try {
-    require_native(tensor, object, name);
-  } catch (const NeedsComposedForward&) {
-    return nullptr;
-  }
-  return &tensor;
-}
-
-int64_t integer(PyObject* object) {
-  const int64_t value = PyLong_AsLongLong(object);
-  if (value == -1 && PyErr_Occurred() != nullptr) {
-    throw py::error_already_set();
-  }
-  return value;
-}
 
 PyObject* attend_python(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   return translate_exceptions([&]() -> PyObject* {
@@ -86,12 +50,12 @@ PyObject* split_heads_python(PyObject* /*module*/, PyObject* const* args, Py_ssi
     }
     SplitHeadsArgs split;
     split.mixed = *mixed;
-    split.groups = integer(args[1]);
-    split.size = integer(args[2]);
+    split.groups = read_integer(args[1]);
+    split.size = read_integer(args[2]);
     split.is_interleaved = truth(args[3]);
     split.count = static_cast<size_t>(count) - 4;
     for (size_t i = 0; i < split.count; ++i) {
-      split.parts[i] = integer(args[4 + i]);
+      split.parts[i] = read_integer(args[4 + i]);
       TE_CHECK(split.parts[i] > 0, "split_heads: part ", i, " is ", split.parts[i],
                "; at least one head per group is required.");
     }
@@ -114,15 +78,11 @@ PyObject* split_heads_python(PyObject* /*module*/, PyObject* const* args, Py_ssi
   });
 }
 
-PyCFunction as_function(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
 PyMethodDef methods[] = {
-    {"attend", as_function(attend_python), METH_FASTCALL,
+    {"attend", as_fast_function(attend_python), METH_FASTCALL,
      "attend(query, key, value, is_sbhd, is_causal, scale)\n--\n\nAttention without mask, bias and "
      "dropout; None where torch would not use its fused CPU kernel."},
-    {"split_heads", as_function(split_heads_python), METH_FASTCALL,
+    {"split_heads", as_fast_function(split_heads_python), METH_FASTCALL,
      "split_heads(mixed, groups, size, is_interleaved, *parts)\n--\n\nTwo or three parts of "
      "projected heads; None where native code cannot make them."},
     {nullptr, nullptr, 0, nullptr}};

@@ -43,4 +43,5 @@ PYBIND11_MODULE(transformer_engine_torch, m) {
   transformer_engine::pytorch::bind_region(m);
   transformer_engine::pytorch::bind_step_module(m);
   transformer_engine::pytorch::bind_steps(m);
+  transformer_engine::pytorch::bind_rope(m);
 }

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "steps/python_call.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <transformer_engine/error.h>
@@ -121,6 +123,40 @@ void require_native(const at::Tensor& tensor, PyObject* object, const std::strin
             : !tensor.is_cpu() && !tensor.is_cuda() ? concat(" is on ", tensor.device().str())
             : tensor.layout() != at::kStrided       ? concat(" has layout ", tensor.layout())
                                                     : std::string(" is a wrapper of a transform"))};
+}
+
+bool are_operators_watched() {
+  constexpr c10::DispatchKeySet kWatchers({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                           c10::DispatchKey::Tracer, c10::DispatchKey::Python});
+  return c10::impl::tls_local_dispatch_key_set().included_.has_any(kWatchers);
+}
+
+const at::Tensor* native_tensor(PyObject* object, const char* name) {
+  if (!THPVariable_Check(object)) {
+    return nullptr;
+  }
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  if (is_python_tensor(tensor)) {
+    return nullptr;
+  }
+  try {
+    require_native(tensor, object, name);
+  } catch (const NeedsComposedForward&) {
+    return nullptr;
+  }
+  return &tensor;
+}
+
+int64_t read_integer(PyObject* object) {
+  const int64_t value = PyLong_AsLongLong(object);
+  if (value == -1 && PyErr_Occurred() != nullptr) {
+    throw py::error_already_set();
+  }
+  return value;
+}
+
+PyCFunction as_fast_function(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
 at::Tensor read_tensor(PyObject* module, const Name& name, const std::string& label) {

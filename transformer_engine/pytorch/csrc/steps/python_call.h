@@ -58,6 +58,17 @@ struct NeedsComposedForward {
 // functions.
 void require_native(const at::Tensor& tensor, PyObject* object, const std::string& name);
 
+// Whether something watches or transforms operators, which then have to be seen one by one.
+bool are_operators_watched();
+// The tensor, where native code can read it; null for what is none, for quantized tensors too.
+const at::Tensor* native_tensor(PyObject* object, const char* name);
+
+int64_t read_integer(PyObject* object);  // TypeError, OverflowError as Python's
+
+// A function that takes its arguments by position only, for PyMethodDef: pybind11's own parsing
+// would cost as much as half of what such functions save.
+PyCFunction as_fast_function(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t));
+
 // The module's parameter (or buffer, or attribute: a parametrized weight is one) of that name;
 // undefined for None. AttributeError, in the name of the forward called `label`, when there is
 // none, TypeError when it is no tensor, NeedsComposedForward when native code cannot read it.
