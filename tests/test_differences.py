@@ -632,6 +632,51 @@ def _() -> None:
         torch.distributed.destroy_process_group()
 
 
+# ---- optimizers ------------------------------------------------------------------------------
+
+
+@row("sgd-bf16")
+def _() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    weight.grad = torch.ones_like(weight)
+    te.optimizers.FusedSGD([weight], lr=0.5).step()
+    assert weight.tolist() == [0.5] * 4
+
+
+@row("sgd-first-step")
+def _() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    optimizer = te.optimizers.FusedSGD(weights, lr=1.0, momentum=0.5, dampening=0.5)
+    for weight in weights:  # one step without, one with a gradient of the second
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    buffers = [optimizer.state[weight]["momentum_buffer"].tolist() for weight in weights]
+    assert buffers == [[1.0, 1.0], [1.0, 1.0]]  # 0.5 * 1 + 0.5 * 1, and the gradient itself
+
+
+@row("mixed-lists")
+def _() -> None:
+    flag = torch.zeros(1, dtype=torch.int32)
+    inputs = [torch.ones(3), torch.ones(2, 3, dtype=torch.bfloat16).t()]
+    outputs = [torch.empty(3, dtype=torch.float16), torch.empty(2, 3).t()]
+    scale = te.optimizers.multi_tensor_scale
+    te.optimizers.multi_tensor_applier(scale, flag, [inputs, outputs], 2.0)
+    assert all((output == 2).all() for output in outputs)
+
+
+@row("remainder-nan")
+def _() -> None:
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    options = {"master_weights": True, "store_param_remainders": True}
+    optimizer = te.optimizers.FusedAdam([weight], **options)
+    every_bit = torch.tensor([2**31 - 1], dtype=torch.int32).view(torch.float32)  # as GPUs write it
+    optimizer.set_scaled_state(weight, "master_param", every_bit)
+    assert weight.isnan().all()
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    assert weight.isnan().all()
+
+
 # ---- checkpoints -----------------------------------------------------------------------------
 
 

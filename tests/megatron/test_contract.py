@@ -105,6 +105,21 @@ def test_soft_names_come_as_a_complete_block_or_not_at_all(block):
     assert all(found) or not any(found)
 
 
+def test_megatron_sees_the_options_of_the_optimizers():
+    """It asks the signature which precision-aware options there are."""
+    adam = inspect.signature(te.optimizers.FusedAdam).parameters
+    assert {
+        "master_weight_dtype",
+        "exp_avg_dtype",
+        "exp_avg_sq_dtype",
+        "use_decoupled_grad",
+    } <= set(adam)
+    assert {"master_weights", "store_param_remainders", "adam_w_mode"} <= set(adam)
+    assert {"params", "lr", "weight_decay", "momentum"} <= set(
+        inspect.signature(te.optimizers.FusedSGD).parameters
+    )
+
+
 @pytest.mark.parametrize(
     ("call", "word"),
     [

@@ -6,7 +6,12 @@ from transformer_engine.common import load_framework_extension
 
 _native = load_framework_extension("torch")  # the modules below use it
 
-from . import constants, ops, router  # noqa: E402  # after the native module, like all below
+from . import (  # noqa: E402  # after the native module, like all below
+    constants,
+    ops,
+    optimizers,
+    router,
+)
 from .attention import (  # noqa: E402
     DotProductAttention,
     InferenceParams,
@@ -92,6 +97,7 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     "DType",
     "constants",
     "ops",
+    "optimizers",
     "router",
     # modules
     "GroupedLinear",

@@ -1,0 +1,144 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the fused optimizers share: gradients, their flags, and the deprecated ``set_grad_none``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..arguments import check_flag
+from ..tensor import QuantizedTensor
+from ..tensor.storage.write_tracking import count_write
+from .multi_tensor_apply import local_tensor
+
+
+def has_same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape are the same flat array, element by element."""
+    return (a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride()
+
+
+def plain_like(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """An uninitialised plain tensor with the shape of a local one, and its layout if it has one."""
+    if isinstance(tensor, QuantizedTensor):
+        return torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
+    return torch.empty_like(tensor.detach(), dtype=dtype)
+
+
+def count_writes_of(param: torch.Tensor) -> None:
+    """Tell torch about a write to what a wrapper class holds; plain tensors were told natively."""
+    if isinstance(param, QuantizedTensor) or local_tensor(param) is not param:
+        count_write(param)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+CHUNK_SIZE = 65536  # first argument of functions on lists
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """Base of optimizers whose step is a few calls on lists of tensors."""
+
+    set_grad_none: bool | None
+    use_decoupled_grad: bool = False
+    _flags: dict[torch.device, torch.Tensor]
+
+    def _set_up(self, set_grad_none: Any) -> None:
+        self._flags = {}
+        self.set_grad_none = None
+        if set_grad_none is not None:
+            who = type(self).__name__
+            self.set_grad_none = check_flag(who, "set_grad_none", set_grad_none)
+            warnings.warn(
+                f"{who}: set_grad_none is deprecated; pass set_to_none to zero_grad instead.",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """Drop the gradients, or fill them with zeros.
+
+        Parameters
+        ----------
+        set_to_none : bool, optional
+            True drops them. Default what `set_grad_none` said, else True.
+
+        Raises
+        ------
+        ValueError
+            If it contradicts `set_grad_none`.
+        """
+        if set_to_none is None:
+            set_to_none = self.set_grad_none if self.set_grad_none is not None else True
+        elif self.set_grad_none is not None and bool(set_to_none) != self.set_grad_none:
+            raise ValueError(
+                f"{type(self).__name__}.zero_grad: set_to_none is {set_to_none}, but the optimizer "
+                f"was made with set_grad_none={self.set_grad_none}; they must agree. Leave "
+                "set_grad_none out, it is deprecated."
+            )
+        if not self.use_decoupled_grad:
+            super().zero_grad(set_to_none)
+            return
+        for group in self.param_groups:
+            for param in group["params"]:
+                grad = getattr(param, "decoupled_grad", None)
+                if grad is not None and set_to_none:
+                    param.decoupled_grad = None
+                elif grad is not None:
+                    grad.zero_()
+
+    def _flag(self, device: torch.device) -> torch.Tensor:
+        """An int32 zero for functions that ask for a flag."""
+        if device not in self._flags:
+            self._flags[device] = torch.zeros(1, dtype=torch.int32, device=device)
+        return self._flags[device]
+
+    def _gradients_of(self, params: Sequence[torch.Tensor], takes_simple: bool) -> tuple[Any, Any]:
+        """Parameters with their gradients: the simple ones, and those that need a closer look.
+
+        Simple are plain contiguous tensors whose gradients are such; telling them apart here costs
+        a third of treating all as the others.
+        """
+        simple: list[tuple[torch.Tensor, torch.Tensor]] = []
+        others: list[tuple[torch.Tensor, torch.Tensor]] = []
+        name = "decoupled_grad" if self.use_decoupled_grad else "grad"
+        for param in params:
+            grad = getattr(param, name, None)
+            if grad is None:
+                continue
+            if (
+                takes_simple
+                and type(param) in _PLAIN
+                and type(grad) is torch.Tensor
+                and grad.layout is torch.strided
+                and grad.is_contiguous()
+                and param.is_contiguous()
+            ):
+                simple.append((param, grad))
+            else:
+                others.append((param, self._laid_out(param, grad)))
+        return simple, others
+
+    def _laid_out(self, param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a gradient, in the layout of the parameter.
+
+        Raises
+        ------
+        RuntimeError
+            If it is sparse.
+        """
+        grad, local = local_tensor(grad), local_tensor(param)
+        if grad.layout is not torch.strided:
+            raise RuntimeError(
+                f"{type(self).__name__}.step: a gradient has layout {grad.layout}; a dense one is "
+                "required. Use torch.optim.SparseAdam, or make it dense with to_dense()."
+            )
+        if isinstance(grad, QuantizedTensor):
+            grad = grad.dequantize(dtype=torch.float32)
+        if isinstance(local, QuantizedTensor):
+            return grad.contiguous()
+        if grad.shape == local.shape and not has_same_layout(grad, local):
+            grad = plain_like(local, grad.dtype).copy_(grad)
+        return grad

@@ -1,0 +1,709 @@
+# Copyright (c) 2026, The Transformer Engine Project Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Adam and AdamW, all parameters in a few calls, with states in fewer bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..arguments import check_flag, check_number, received
+from ..cpp_extensions.multi_tensor import (
+    multi_tensor_adam,
+    multi_tensor_adam_capturable,
+    multi_tensor_adam_capturable_master,
+    multi_tensor_adam_fp8,
+    multi_tensor_adam_param_remainder,
+)
+from ..tensor import Float8Quantizer, Float8Tensor, QuantizedTensor
+from ..tensor.storage.write_tracking import mark_written
+from .adam_state import SCALED_MAX, load_scaled, split_master, store_scaled, wrapped_like
+from .base import CHUNK_SIZE, FusedOptimizer, count_writes_of, plain_like
+from .multi_tensor_apply import local_tensor
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_STATES = (*_MOMENTS, "master_param")
+_MASTER_DTYPES = (torch.float32, torch.float16)
+_MOMENT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
+
+
+# Elements of FP32 values in place of scaled states that are held at a time: on CPUs those that a
+# cache holds, elsewhere enough to fill the device.
+_MOST_WORKING = {True: 2**18, False: 2**25}
+_HALVES = {torch.float16, torch.bfloat16}
+
+_FUNCTIONS = {
+    "plain": multi_tensor_adam,
+    "master": multi_tensor_adam,
+    "remainder": multi_tensor_adam_param_remainder,
+    "float8": multi_tensor_adam_fp8,
+}
+_CAPTURABLE_FUNCTIONS = {
+    "plain": multi_tensor_adam_capturable,
+    "master": multi_tensor_adam_capturable_master,
+}
+# Device, kind (of the functions above), and the format of FP8 parameters.
+_Key = tuple[torch.device, str, int | None]
+
+
+@dataclass(slots=True)
+class _Call:
+    """Arguments of one native call, and what has to follow it."""
+
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]  # after the options
+    lists: list[list[torch.Tensor]]
+    after: list[Callable[[], object]] = field(default_factory=list)
+    working_numel: int = 0  # of values in place of scaled states
+
+    def run(self, flag: torch.Tensor, numbers: tuple[Any, ...], options: tuple[Any, ...]) -> None:
+        self.function(CHUNK_SIZE, flag, self.lists, *numbers, *options, *self.arguments)
+        for finish in self.after:
+            finish()
+
+
+def _kind_of(master: torch.Tensor | None) -> str:
+    if master is None:
+        return "plain"
+    return "remainder" if master.dtype is torch.int16 else "master"
+
+
+def _is_delayed_float8(tensor: Any) -> bool:
+    """Whether the native step writes the bytes itself: whole FP8 tensors with a known scale."""
+    return (
+        isinstance(tensor, Float8Tensor)
+        and isinstance(tensor._quantizer, Float8Quantizer)
+        and tensor._data is not None
+        and tensor._data.is_contiguous()
+        and tensor._whole is None
+    )
+
+
+def _finish_float8(tensor: Any) -> None:
+    """After the native step wrote the bytes: the transpose belongs to older ones."""
+    mark_written(tensor._data, None)
+    if tensor._transpose is not None and tensor._quantizer.columnwise_usage:
+        tensor._create_transpose()
+    else:
+        tensor._reset_caches()
+
+
+class FusedAdam(FusedOptimizer):
+    """Adam (``adam_w_mode=False``) or AdamW, as torch.optim.Adam and AdamW.
+
+    For a gradient g of a parameter p in step t::
+
+        g = g + weight_decay * p                                                  (Adam)
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g^2
+        u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
+        u = u + weight_decay * p                                                  (AdamW)
+        p = p - lr * u
+
+    Arithmetic is FP32, rounded once to the dtype of what is written. Sources: Kingma and Ba,
+    arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101.
+
+    The state of a parameter is ``exp_avg`` (m), ``exp_avg_sq`` (v) and, with `master_weights`,
+    ``master_param``. The count of steps is ``group["step"]``.
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters or groups; FP32, FP16, BF16 or quantized, DTensors too.
+    lr : float, default 1e-3
+        Learning rate. With `capturable` it becomes a float32 tensor on the parameters' device.
+    betas : (float, float), default (0.9, 0.999)
+        Decay rates, in [0, 1).
+    eps : float, default 1e-8
+        Added to the root, 0 or more.
+    weight_decay : float, default 0
+        See above.
+    amsgrad : bool, default False
+        Not available.
+    bias_correction : bool, default True
+        False replaces the divisors ``1 - beta^t`` by 1.
+    adam_w_mode : bool, default True
+        Where weight decay enters.
+    capturable : bool, default False
+        For CUDA graphs: lr and step are read from device memory, gradients are multiplied by the
+        gradient scaler's inverse scale, and nothing is written where it found an overflow.
+    master_weights : bool, default False
+        Keep a precise copy of each parameter, which is what the steps change; the parameter gets
+        the rounded copy. Quantized parameters other than FP8 with delayed scaling need it.
+    master_weight_dtype : torch.dtype, default torch.float32
+        FP32, or FP16 with a scale per tensor.
+    exp_avg_dtype, exp_avg_sq_dtype : torch.dtype, default torch.float32
+        FP32, BF16, or with a scale per tensor FP16 or uint8 (FP8 E4M3).
+    use_decoupled_grad : bool, default False
+        Gradients are ``param.decoupled_grad``, of any dtype, instead of ``param.grad``.
+    store_param_remainders : bool, default False
+        Masters of BF16 parameters are kept as the int16 that the parameter lacks, exactly. Needs
+        `master_weights` in FP32.
+    set_grad_none : bool, optional
+        Deprecated: use the argument of `zero_grad`.
+
+    Raises
+    ------
+    RuntimeError
+        For `amsgrad`, for dtypes other than listed, and for combinations of options that are
+        excluded above: with `capturable` masters are FP32, both moments FP32 or both BF16, and
+        there are no remainders.
+    ValueError, TypeError
+        Numbers out of their range, or no numbers.
+    """
+
+    def __init__(  # noqa: PLR0913  # frozen public signature
+        self,
+        params: Iterable[Any],
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        bias_correction: bool = True,
+        adam_w_mode: bool = True,
+        capturable: bool = False,
+        master_weights: bool = False,
+        master_weight_dtype: torch.dtype = torch.float32,
+        exp_avg_dtype: torch.dtype = torch.float32,
+        exp_avg_sq_dtype: torch.dtype = torch.float32,
+        use_decoupled_grad: bool = False,
+        store_param_remainders: bool = False,
+        set_grad_none: bool | None = None,
+    ) -> None:
+        who = type(self).__name__
+        if amsgrad:
+            raise RuntimeError(f"{who}: amsgrad is True; this variant is not available. Leave it.")
+        self.adam_w_mode = 1 if check_flag(who, "adam_w_mode", adam_w_mode) else 0
+        self.capturable = check_flag(who, "capturable", capturable)
+        self.master_weights = check_flag(who, "master_weights", master_weights)
+        self.store_param_remainders = check_flag(
+            who, "store_param_remainders", store_param_remainders
+        )
+        self.use_decoupled_grad = check_flag(who, "use_decoupled_grad", use_decoupled_grad)
+        self.master_weight_dtype = master_weight_dtype
+        self.name_to_dtype_map = {
+            "exp_avg": exp_avg_dtype,
+            "exp_avg_sq": exp_avg_sq_dtype,
+            "master_param": master_weight_dtype,
+        }
+        self._check_dtypes(who)
+        self._check_combination(who)
+        self._scales: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        self._step_supports_amp_scaling = self.capturable
+        defaults = {
+            "lr": lr,
+            "bias_correction": check_flag(who, "bias_correction", bias_correction),
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
+        self._check_numbers(who, defaults)
+        super().__init__(params, defaults)
+        self._set_up(set_grad_none)
+        if self.capturable:
+            for group in self.param_groups:
+                self._move_lr(group, self._device_of(group))
+
+    def _check_dtypes(self, who: str) -> None:
+        for name, dtype in self.name_to_dtype_map.items():
+            allowed = _MASTER_DTYPES if name == "master_param" else _MOMENT_DTYPES
+            if dtype not in allowed:
+                argument = "master_weight_dtype" if name == "master_param" else f"{name}_dtype"
+                names = ", ".join(str(one) for one in allowed)
+                raise RuntimeError(
+                    f"{who}: {argument} is {received(dtype)}; one of {names} is required."
+                )
+
+    def _check_combination(self, who: str) -> None:
+        is_float_master = self.master_weight_dtype == torch.float32
+        if self.store_param_remainders and not (self.master_weights and is_float_master):
+            raise RuntimeError(
+                f"{who}: store_param_remainders is True with master_weights={self.master_weights} "
+                f"and master_weight_dtype={self.master_weight_dtype}; FP32 master weights are "
+                "required."
+            )
+        if not self.capturable:
+            return
+        moments = {self.name_to_dtype_map[name] for name in _MOMENTS}
+        if moments not in ({torch.float32}, {torch.bfloat16}):
+            raise RuntimeError(
+                f"{who}: capturable is True with exp_avg_dtype="
+                f"{self.name_to_dtype_map['exp_avg']} and exp_avg_sq_dtype="
+                f"{self.name_to_dtype_map['exp_avg_sq']}; both FP32 or both BF16 are required."
+            )
+        if not is_float_master or self.store_param_remainders:
+            raise RuntimeError(
+                f"{who}: capturable is True with master_weight_dtype={self.master_weight_dtype} "
+                f"and store_param_remainders={self.store_param_remainders}; FP32 masters without "
+                "remainders are required."
+            )
+
+    @staticmethod
+    def _check_numbers(who: str, group: dict[str, Any]) -> None:
+        if not isinstance(group["lr"], torch.Tensor):
+            check_number(who, "lr", group["lr"])
+        check_number(who, "weight_decay", group["weight_decay"])
+        rule = "it must be a finite number, at least 0."
+        check_number(who, "eps", group["eps"], rule, lambda x: 0.0 <= x < float("inf"))
+        try:
+            beta1, beta2 = group["betas"]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{who}: betas is {received(group['betas'])}; it must be two numbers."
+            ) from None
+        for name, beta in (("betas[0]", beta1), ("betas[1]", beta2)):
+            check_number(who, name, beta, f"0 <= {name} < 1 must hold.", lambda x: 0.0 <= x < 1.0)
+
+    # --- states ---------------------------------------------------------------------------------
+
+    def initialize_state(
+        self, param: torch.Tensor, store_param_remainders: bool | None = None
+    ) -> None:
+        """Make the states of a parameter that it does not have yet: moments 0, the master a copy.
+
+        Parameters
+        ----------
+        param : torch.Tensor
+            A parameter of this optimizer.
+        store_param_remainders : bool, optional
+            Whether the master of a BF16 parameter is its remainder; default the optimizer's own
+            setting.
+        """
+        if store_param_remainders is None:
+            store_param_remainders = self.store_param_remainders
+        state, local = self.state[param], local_tensor(param)
+        for name in _MOMENTS:
+            if name not in state:
+                stored = plain_like(local, self.name_to_dtype_map[name]).zero_()
+                state[name] = wrapped_like(param, stored)
+        if not self.master_weights or "master_param" in state:
+            return
+        if store_param_remainders and self._may_have_remainder(local):
+            stored = plain_like(local, torch.int16).zero_()
+            state["master_param"] = wrapped_like(param, stored)
+        else:
+            self._store(param, "master_param", self._float_values(local))
+
+    @staticmethod
+    def _may_have_remainder(local: torch.Tensor) -> bool:
+        return local.dtype is torch.bfloat16 and not isinstance(local, QuantizedTensor)
+
+    @staticmethod
+    def _float_values(local: torch.Tensor) -> torch.Tensor:
+        """A copy in FP32."""
+        if isinstance(local, QuantizedTensor):
+            return local.dequantize(dtype=torch.float32).detach()
+        return plain_like(local, torch.float32).copy_(local)
+
+    def _scale(self, param: torch.Tensor, name: str) -> torch.Tensor:
+        """The scale of a stored state, 1 as long as it holds what was made elsewhere."""
+        scales = self._scales.setdefault(param, {})
+        if name not in scales:
+            device = local_tensor(param).device
+            scales[name] = torch.ones(1, dtype=torch.float32, device=device)
+        return scales[name]
+
+    def _store(self, param: torch.Tensor, name: str, values: torch.Tensor) -> None:
+        """Write FP32 values to a state, in the dtype it has or, for a new one, is to have."""
+        state, local = self.state[param], local_tensor(param)
+        dtype = self.name_to_dtype_map[name]
+        stored = local_tensor(state[name]) if name in state else None
+        if stored is None or stored.dtype != dtype or stored.shape != local.shape:
+            stored = plain_like(local, dtype)
+            state[name] = wrapped_like(param, stored)
+        if dtype in SCALED_MAX:
+            if not isinstance(local, QuantizedTensor) and values.stride() != stored.stride():
+                values = plain_like(local, torch.float32).copy_(values)
+            scale = self._scale(param, name)
+            store_scaled(
+                values.contiguous() if stored.is_contiguous() else values,
+                stored,
+                scale,
+                self._flag(stored.device),
+            )
+        else:
+            stored.copy_(values)
+
+    def set_scaled_state(
+        self, param: torch.Tensor, state_name: str, unscaled_state: torch.Tensor
+    ) -> None:
+        """Store values as the optimizer keeps this state: cast, and scaled where it has few bits.
+
+        Parameters
+        ----------
+        param : torch.Tensor
+            A parameter of this optimizer.
+        state_name : str
+            ``exp_avg``, ``exp_avg_sq`` or ``master_param``.
+        unscaled_state : torch.Tensor
+            Of the parameter's shape (of this rank's part of it), or its whole as a DTensor; a
+            floating-point dtype, int16 for remainders. Floating-point masters of a parameter with
+            remainders are divided into both, which writes to the parameter.
+
+        Raises
+        ------
+        ValueError
+            For another name or shape.
+        TypeError
+            For other dtypes; int16 where no remainders are kept.
+        """
+        who = f"{type(self).__name__}.set_scaled_state"
+        self._check_name(who, state_name)
+        values, local = local_tensor(unscaled_state).detach(), local_tensor(param)
+        if values.shape != local.shape:
+            raise ValueError(
+                f"{who}: unscaled_state has shape {tuple(values.shape)}; that of the parameter, "
+                f"{tuple(local.shape)}, is required."
+            )
+        has_remainder = (
+            state_name == "master_param"
+            and self.store_param_remainders
+            and self._may_have_remainder(local)
+        )
+        if not values.is_floating_point() and not (has_remainder and values.dtype == torch.int16):
+            rule = "int16 or a floating-point dtype" if has_remainder else "a floating-point dtype"
+            raise TypeError(f"{who}: unscaled_state has dtype {values.dtype}; {rule} is required.")
+        values = values.to(local.device)
+        if not has_remainder:
+            self._store(param, state_name, values.to(torch.float32))
+            return
+        if values.dtype != torch.int16:
+            high, values = split_master(values.to(torch.float32))
+            with torch.no_grad():
+                local.copy_(high)
+        state = self.state[param]
+        stored = local_tensor(state[state_name]) if state_name in state else None
+        if stored is None or stored.dtype != torch.int16:
+            stored = plain_like(local, torch.int16)
+            state[state_name] = wrapped_like(param, stored)
+        stored.copy_(values)
+
+    def get_unscaled_state(self, param: torch.Tensor, state_name: str) -> torch.Tensor:
+        """The values of a state: FP32, or the int16 of remainders.
+
+        Parameters
+        ----------
+        param : torch.Tensor
+            A parameter of this optimizer with that state.
+        state_name : str
+            ``exp_avg``, ``exp_avg_sq`` or ``master_param``.
+
+        Returns
+        -------
+        torch.Tensor
+            The stored tensor itself where it is FP32 or int16, else a new one.
+
+        Raises
+        ------
+        ValueError
+            For another name.
+        KeyError
+            If the parameter has no such state yet.
+        """
+        self._check_name(f"{type(self).__name__}.get_unscaled_state", state_name)
+        state: torch.Tensor = self.state[param][state_name]
+        stored = local_tensor(state)
+        if stored.dtype in (torch.float32, torch.int16):
+            return state
+        return wrapped_like(param, self._loaded(param, state_name, stored))
+
+    def _loaded(self, param: torch.Tensor, name: str, stored: torch.Tensor) -> torch.Tensor:
+        if self._is_scaled(name, stored):
+            return load_scaled(stored, self._scale(param, name), self._flag(stored.device))
+        return stored.float()
+
+    @staticmethod
+    def _check_name(who: str, name: Any) -> None:
+        if name not in _STATES:
+            raise ValueError(
+                f"{who}: state_name is {received(name)}; one of {', '.join(_STATES)} is required."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of any optimizer; moments and masters are FP32 values, remainders int16.
+
+        So a checkpoint fits optimizers with other dtypes for their states.
+        """
+        result = super().state_dict()
+        for packed, group in zip(result["param_groups"], self.param_groups, strict=True):
+            for index, param in zip(packed["params"], group["params"], strict=True):
+                if index in result["state"]:
+                    result["state"][index] = {
+                        name: self.get_unscaled_state(param, name) if name in _STATES else value
+                        for name, value in result["state"][index].items()
+                    }
+        return result
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict of this class, casting and scaling states as configured.
+
+        Parameters
+        ----------
+        state_dict : dict
+            From `state_dict`, perhaps of an optimizer with other dtypes for its states.
+        """
+        states = state_dict["state"]
+        others = {
+            index: {name: value for name, value in state.items() if name not in _STATES}
+            for index, state in states.items()
+        }
+        super().load_state_dict({**state_dict, "state": others})
+        self._scales = {}
+        for packed, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            for index, param in zip(packed["params"], group["params"], strict=True):
+                for name in _STATES:
+                    value = states.get(index, {}).get(name)
+                    if value is not None:
+                        self.set_scaled_state(param, name, value)
+            if "step" in group:
+                self._convert_step(group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("set_grad_none", "adam_w_mode", "capturable", "master_weights", "_scales")
+        own += ("store_param_remainders", "use_decoupled_grad", "master_weight_dtype")
+        own += ("name_to_dtype_map", "_step_supports_amp_scaling")
+        kept = {name: getattr(self, name) for name in own}
+        return {**super().__getstate__(), **kept, "_flags": {}}
+
+    # --- the step -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None
+    ) -> Any:
+        """One step.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the loss anew; called with gradients enabled.
+        grad_scaler : torch.amp.GradScaler, optional
+            Read with `capturable` only: gradients are unscaled here, and a step with an overflow
+            writes nothing and does not count.
+
+        Returns
+        -------
+        What the closure returned, or None.
+
+        Raises
+        ------
+        RuntimeError
+            For sparse gradients, FP16 and BF16 parameters in one group, quantized parameters with
+            `capturable`, or without master weights (but for FP8 with delayed scaling).
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group, grad_scaler)
+        return loss
+
+    def _step_group(self, group: dict[str, Any], grad_scaler: Any) -> None:
+        # States that are scaled go through FP32 values.
+        is_direct = not any(self.name_to_dtype_map[name] in SCALED_MAX for name in _STATES)
+        simple, others = self._gradients_of(group["params"], is_direct)
+        halves = {param.dtype for param, _ in (*simple, *others)} & _HALVES
+        if len(halves) > 1:
+            raise RuntimeError(
+                f"{type(self).__name__}.step: a group has FP16 and BF16 parameters; one of both is "
+                "required. Use two groups."
+            )
+        for param, _ in others:
+            self._check_param(param)
+        run = self._captured_run(group, grad_scaler) if self.capturable else self._run_of(group)
+        calls: dict[_Key, _Call] = {}
+        self._add_simple(calls, simple)
+        for param, grad in others:
+            key = self._add(calls, param, grad)
+            if calls[key].working_numel > _MOST_WORKING[key[0].type == "cpu"]:
+                run(key[0], calls.pop(key))
+        for key, call in calls.items():
+            run(key[0], call)
+        for param, _ in others:
+            count_writes_of(param)
+
+    def _check_param(self, param: torch.Tensor) -> None:
+        local = local_tensor(param)
+        if not isinstance(local, QuantizedTensor):
+            return
+        who = f"{type(self).__name__}.step"
+        if self.capturable:
+            raise RuntimeError(
+                f"{who}: a parameter is a {type(local).__name__} and capturable is True; plain "
+                "parameters are required. Leave capturable out."
+            )
+        if not self.master_weights and not _is_delayed_float8(local):
+            raise RuntimeError(
+                f"{who}: a parameter is a {type(local).__name__} and master_weights is False; "
+                "steps would be lost in its rounding. Pass master_weights=True."
+            )
+
+    def _add_simple(
+        self, calls: dict[_Key, _Call], pairs: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> None:
+        """Give plain parameters, whose states are taken as they are, to their calls."""
+        needed = _STATES if self.master_weights else _MOMENTS
+        device = kind = None
+        for param, grad in pairs:
+            state = self.state[param]
+            if any(name not in state for name in needed):
+                self.initialize_state(param)
+            master = state["master_param"] if self.master_weights else None
+            its_kind = _kind_of(master)
+            if kind is not its_kind or param.device != device:
+                device, kind = param.device, its_kind
+                call = self._call(calls, (device, kind, None), 4 if master is None else 5)
+                grads, params, exp_avgs, exp_avg_sqs = call.lists[:4]
+            grads.append(grad)
+            params.append(param)
+            exp_avgs.append(state["exp_avg"])
+            exp_avg_sqs.append(state["exp_avg_sq"])
+            if master is not None:
+                call.lists[4].append(master)
+
+    def _add(self, calls: dict[_Key, _Call], param: torch.Tensor, grad: torch.Tensor) -> _Key:
+        """Give any parameter to the call that takes its kind."""
+        self.initialize_state(param)
+        local = local_tensor(param)
+        after: list[Callable[[], object]] = []
+        moments = [self._working(param, name, after) for name in _MOMENTS]
+        master = self._working(param, "master_param", after) if self.master_weights else None
+        working_numel = local.numel() * len(after)
+        kind, fp8_dtype, tensors = _kind_of(master), None, (grad, local, *moments)
+        if isinstance(local, QuantizedTensor):
+            # Without masters: of the rounded values, as any optimizer sees them.
+            precise = self._float_values(local) if master is None else master
+            if _is_delayed_float8(local):
+                fp8: Any = local
+                kind, fp8_dtype = "float8", int(fp8._fp8_dtype)
+                tensors = (grad, fp8._data, *moments, precise)
+                tensors += (fp8._quantizer.scale, fp8._quantizer.amax, fp8._scale_inv)
+                after.append(partial(_finish_float8, fp8))
+            else:
+                kind, tensors = "plain", (grad, precise, *moments)
+                after.append(partial(local.quantize_, precise))
+        elif master is not None:
+            tensors += (master,)
+        key = (local.device, kind, fp8_dtype)
+        call = self._call(calls, key, len(tensors))
+        for one, tensor in zip(call.lists, tensors, strict=True):
+            one.append(tensor)
+        call.after += after
+        call.working_numel += working_numel
+        return key
+
+    def _call(self, calls: dict[_Key, _Call], key: _Key, count: int) -> _Call:
+        if key not in calls:
+            _, kind, fp8_dtype = key
+            functions = _CAPTURABLE_FUNCTIONS if self.capturable else _FUNCTIONS
+            arguments = () if fp8_dtype is None else (fp8_dtype,)
+            calls[key] = _Call(functions[kind], arguments, [[] for _ in range(count)])
+        return calls[key]
+
+    def _is_scaled(self, name: str, stored: torch.Tensor) -> bool:
+        """Whether a state has a scale; one of another dtype was made by the caller."""
+        return stored.dtype in SCALED_MAX and stored.dtype == self.name_to_dtype_map[name]
+
+    def _working(
+        self, param: torch.Tensor, name: str, after: list[Callable[[], object]]
+    ) -> torch.Tensor:
+        """A state as the native step takes it: itself, or FP32 values that are stored after it."""
+        stored = local_tensor(self.state[param][name])
+        if not self._is_scaled(name, stored):
+            return stored
+        scale, flag = self._scale(param, name), self._flag(stored.device)
+        values = load_scaled(stored, scale, flag)
+        after.append(partial(store_scaled, values, stored, scale, flag))
+        return values
+
+    def _run_of(self, group: dict[str, Any]) -> Callable[[torch.device, _Call], None]:
+        """Count the step; what runs the calls of a group."""
+        self._convert_step(group)
+        group["step"] = group.get("step", 0) + 1
+        numbers = (float(group["lr"]), *group["betas"], group["eps"], group["step"])
+
+        def run(device: torch.device, call: _Call) -> None:
+            call.run(self._flag(device), numbers, self._options(group))
+
+        return run
+
+    def _options(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        return self.adam_w_mode, bool(group["bias_correction"]), group["weight_decay"]
+
+    # --- capturable -----------------------------------------------------------------------------
+
+    @staticmethod
+    def _device_of(group: dict[str, Any]) -> torch.device:
+        params = group["params"]
+        return local_tensor(params[0]).device if params else torch.device("cpu")
+
+    @staticmethod
+    def _move_lr(group: dict[str, Any], device: torch.device) -> None:
+        """Let lr be a float32 tensor on a device; a scheduler may have put a number there."""
+        lr = group["lr"]
+        is_moved = isinstance(lr, torch.Tensor) and lr.dtype is torch.float32
+        if not is_moved or lr.device != device:
+            group["lr"] = torch.as_tensor(lr, dtype=torch.float32, device=device)
+
+    def _convert_step(self, group: dict[str, Any]) -> None:
+        """Let the count of steps be of the type that this optimizer uses."""
+        step = group.get("step")
+        if step is None:
+            return
+        if not self.capturable:
+            group["step"] = int(step)
+            return
+        device = self._device_of(group)
+        if not isinstance(step, torch.Tensor) or step.dtype is not torch.int32:
+            group["step"] = torch.as_tensor(step, device=device).to(torch.int32).reshape(1)
+        elif step.device != device:
+            group["step"] = step.to(device)
+
+    def _captured_run(
+        self, group: dict[str, Any], grad_scaler: Any
+    ) -> Callable[[torch.device, _Call], None]:
+        """Count the step in device memory; what runs the calls of a group."""
+        device = self._device_of(group)
+        self._move_lr(group, device)
+        if "step" not in group:
+            group["step"] = torch.zeros(1, dtype=torch.int32, device=device)
+        self._convert_step(group)
+        inv_scale, flag_of = self._scaler_values(grad_scaler, device)
+        group["step"].add_((flag_of(device) != 1).to(torch.int32))
+
+        def run(device: torch.device, call: _Call) -> None:
+            lr, step = group["lr"].to(device), group["step"].to(device)
+            call.arguments = (inv_scale.to(device),)
+            numbers = (lr, *group["betas"], group["eps"], step)
+            call.run(flag_of(device), numbers, self._options(group))
+
+        return run
+
+    def _scaler_values(
+        self, grad_scaler: Any, device: torch.device
+    ) -> tuple[torch.Tensor, Callable[[torch.device], torch.Tensor]]:
+        """The inverse of the scaler's scale, and what gives the flag of a device."""
+        one = torch.ones(1, dtype=torch.float32, device=device)
+        if grad_scaler is None or not grad_scaler.is_enabled():
+            return one, self._flag
+        scaler_state = grad_scaler._per_optimizer_states[id(self)]
+        if scaler_state["stage"] is torch.amp.grad_scaler.OptState.UNSCALED:
+            inverse, found = one, scaler_state["found_inf_per_device"]
+        else:
+            scale = grad_scaler._get_scale_async()
+            inverse = scale.double().reciprocal().float().reshape(1).to(device)
+            found = grad_scaler._check_inf_per_device(self)
+
+        def flag_of(device: torch.device) -> torch.Tensor:
+            if device not in found:
+                return self._flag(device)
+            return (found[device] != 0).to(torch.int32).reshape(1)
+
+        return inverse, flag_of
