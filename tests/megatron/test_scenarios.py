@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 # Scenarios of a group share one import of Megatron.
 GROUPS = {
-    "precision": ("dense", "dense_bf16", "llama", "gpu_init", "dropout"),
+    "precision": ("dense", "dense_bf16", "llama", "gpu_init", "dropout", "precision_aware"),
     "memory": (
         *("recompute_full", "recompute_select", "recompute_modules"),
         *("grad_accum_fusion", "te_rng_tracker"),

@@ -21,6 +21,9 @@ class Options:
         Sizes of tensor, pipeline, context and expert parallelism.
     sequence_parallel, bf16, cpu_init, distributed_optimizer, overlap_grad_reduce : bool
         Megatron's options of (nearly) these names.
+    precision_aware : bool
+        Megatron's option for its distributed optimizer: masters of BF16 weights as what those
+        lack, and moments in FP8 and BF16.
     fp8 : str
         A key of FP8_RECIPES, or "" for none.
     fp8_parameters : bool
@@ -56,6 +59,7 @@ class Options:
     grad_accum_fusion: bool = False
     distributed_optimizer: bool = False
     overlap_grad_reduce: bool = False
+    precision_aware: bool = False
     experts: int = 0
     grouped_gemm: bool = False
     query_groups: int = 0
@@ -131,6 +135,10 @@ DENSE = {
     "rope_fusion": Scenario(Options(rope_fusion=True), native_options={"rope_fusion": False}),
     "window": Scenario(Options(window=4)),
     "checkpoint": Scenario(Options(checkpoint=True)),
+    "precision_aware": Scenario(
+        Options(bf16=True, distributed_optimizer=True, precision_aware=True),
+        native_options={"precision_aware": False},
+    ),
     "te_rng_tracker": Scenario(replace(_DROPOUT, te_rng_tracker=True), native=False),
     "pp2": Scenario(Options(pp=2), ranks=2),
     "tp2": Scenario(_TP2, ranks=2),

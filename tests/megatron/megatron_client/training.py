@@ -172,6 +172,18 @@ def _recompute(options: Options) -> dict[str, Any]:
     return {}
 
 
+def _optimizer_settings(options: Options) -> dict[str, Any]:
+    if not options.precision_aware:
+        return {}
+    return {
+        "use_precision_aware_optimizer": True,
+        "main_params_dtype": torch.float32,
+        "store_param_remainders": True,
+        "exp_avg_dtype": torch.uint8,
+        "exp_avg_sq_dtype": torch.bfloat16,
+    }
+
+
 def _layer_spec(spec: str, options: Options, config: TransformerConfig) -> Any:
     shared = {
         "num_experts": config.num_moe_experts,
@@ -238,6 +250,7 @@ class _Trainer:
             clip_grad=1.0,
             fp8_recipe=config.fp8_recipe if config.fp8 else None,
             **shared,
+            **_optimizer_settings(options),
         )
         return net, get_megatron_optimizer(optimizer_config, [net])
 

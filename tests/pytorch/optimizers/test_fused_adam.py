@@ -354,7 +354,6 @@ BAD = [
     ),
     ({"exp_avg_dtype": torch.float64}, RuntimeError, "exp_avg_dtype is torch.float64"),
     ({"exp_avg_sq_dtype": torch.int8}, RuntimeError, "exp_avg_sq_dtype is torch.int8"),
-    ({"store_param_remainders": True}, RuntimeError, "with master_weights=False"),
     (
         {
             "store_param_remainders": True,
@@ -398,6 +397,16 @@ BAD = [
 def test_refused_options(options: dict[str, Any], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         FusedAdam(parameters(), **options)
+
+
+def test_remainders_without_masters_are_an_idle_wish() -> None:
+    """Megatron asks for them also where it keeps the masters itself."""
+    params = parameters(torch.bfloat16)
+    with pytest.warns(UserWarning, match="store_param_remainders has no effect"):
+        optimizer = FusedAdam(params, store_param_remainders=True)
+    set_gradients(params, 0)
+    optimizer.step()
+    assert set(optimizer.state[params[0]]) == {"exp_avg", "exp_avg_sq"}
 
 
 def test_sparse_gradients_and_mixed_halves_are_refused() -> None:

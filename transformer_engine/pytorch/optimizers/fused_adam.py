@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -142,7 +143,7 @@ class FusedAdam(FusedOptimizer):
         Gradients are ``param.decoupled_grad``, of any dtype, instead of ``param.grad``.
     store_param_remainders : bool, default False
         Masters of BF16 parameters are kept as the int16 that the parameter lacks, exactly. Needs
-        `master_weights` in FP32.
+        `master_weights` in FP32; without any it has no effect, and warns.
     set_grad_none : bool, optional
         Deprecated: use the argument of `zero_grad`.
 
@@ -222,11 +223,17 @@ class FusedAdam(FusedOptimizer):
 
     def _check_combination(self, who: str) -> None:
         is_float_master = self.master_weight_dtype == torch.float32
-        if self.store_param_remainders and not (self.master_weights and is_float_master):
+        if self.store_param_remainders and not self.master_weights:
+            # Megatron asks for it whether it keeps the masters itself or not.
+            warnings.warn(
+                f"{who}: store_param_remainders has no effect without master_weights.",
+                UserWarning,
+                stacklevel=3,
+            )
+        elif self.store_param_remainders and not is_float_master:
             raise RuntimeError(
-                f"{who}: store_param_remainders is True with master_weights={self.master_weights} "
-                f"and master_weight_dtype={self.master_weight_dtype}; FP32 master weights are "
-                "required."
+                f"{who}: store_param_remainders is True with master_weight_dtype="
+                f"{self.master_weight_dtype}; FP32 master weights are required."
             )
         if not self.capturable:
             return

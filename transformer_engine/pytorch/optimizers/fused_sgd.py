@@ -20,6 +20,9 @@ from .multi_tensor_apply import local_tensor
 _REQUIRED: Any = required  # torch's mark of a number that must be given
 
 
+_Key = tuple[torch.device, bool]  # and whether it is the first step of the parameters
+
+
 class _Lists:
     """Arguments of one call."""
 
@@ -81,7 +84,11 @@ class FusedSGD(FusedOptimizer):
         set_grad_none: bool | None = None,
     ) -> None:
         who = type(self).__name__
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
+        for name, value in (
+            ("lr", lr),
+            ("momentum", momentum),
+            ("weight_decay", weight_decay),
+        ):
             if value is not _REQUIRED:
                 rule = "it must be a finite number, at least 0."
                 check_number(who, name, value, rule, lambda x: 0.0 <= x < float("inf"))
@@ -145,24 +152,27 @@ class FusedSGD(FusedOptimizer):
         return loss
 
     def _step_group(self, group: dict[str, Any]) -> None:
-        calls: dict[tuple[torch.device, bool], _Lists] = {}
-        quantized = []
         simple, others = self._gradients_of(group["params"], takes_simple=True)
-        for param, grad in simple:
-            self._add(calls, param, (grad, param), group)
+        calls: dict[_Key, _Lists] = {}
+        quantized = []
+        self._add(calls, [(param, grad, param) for param, grad in simple], group)
         for param, grad in others:
-            local = local_tensor(param)
-            values = local
+            values = local = local_tensor(param)
             if isinstance(local, QuantizedTensor):
                 values = local.dequantize(dtype=torch.float32)
                 quantized.append((local, values))
-            self._add(calls, param, (grad, values), group)
+            self._add(calls, [(param, grad, values)], group)
         for (device, is_first), lists in calls.items():
             multi_tensor_sgd(
                 CHUNK_SIZE,
                 self._flag(device),
                 [lists.grads, lists.params, lists.momenta],
-                *(group["weight_decay"], group["momentum"], group["dampening"], group["lr"]),
+                *(
+                    group["weight_decay"],
+                    group["momentum"],
+                    group["dampening"],
+                    group["lr"],
+                ),
                 *(group["nesterov"], is_first, self.wd_after_momentum),
                 1.0 / self.most_recent_scale,
             )
@@ -173,26 +183,26 @@ class FusedSGD(FusedOptimizer):
 
     def _add(
         self,
-        calls: dict[tuple[torch.device, bool], _Lists],
-        param: torch.Tensor,
-        tensors: tuple[torch.Tensor, torch.Tensor],
+        calls: dict[_Key, _Lists],
+        triples: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
         group: dict[str, Any],
     ) -> None:
-        """Give one parameter's gradient and values to the call that takes them."""
-        grad, values = tensors
-        momentum, is_first = self._momentum_of(param, values, group)
-        key = (values.device, is_first)
-        lists = calls.get(key) or calls.setdefault(key, _Lists())
-        lists.grads.append(grad)
-        lists.params.append(values)
-        lists.momenta.append(momentum)
+        """Give parameters, their gradients and plain values to the calls that take them."""
+        has_momentum = group["momentum"] != 0
+        key = None
+        for param, grad, values in triples:
+            momentum, is_first = values, False  # not read without momentum
+            if has_momentum:
+                momentum, is_first = self._momentum_of(param, values)
+            if key is None or is_first is not key[1] or values.device != key[0]:
+                key = (values.device, is_first)
+                lists = calls.setdefault(key, _Lists())
+            lists.grads.append(grad)
+            lists.params.append(values)
+            lists.momenta.append(momentum)
 
-    def _momentum_of(
-        self, param: torch.Tensor, values: torch.Tensor, group: dict[str, Any]
-    ) -> tuple[torch.Tensor, bool]:
-        """The buffer of a parameter and whether it has none yet; without momentum none is read."""
-        if group["momentum"] == 0:
-            return values, False
+    def _momentum_of(self, param: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """The buffer of a parameter, and whether it is new."""
         state = self.state[param]
         buffer = state.get("momentum_buffer")
         if buffer is not None:
