@@ -396,8 +396,8 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def fp8_graph_capturing() -> bool:
-        """Whether the region in force belongs to a graph capture."""
-        return bool(tex.autocast_state().is_graph)
+        """Whether the region in force belongs to a graph capture, or one is under way."""
+        return bool(tex.autocast_state().is_graph) or tex.is_graph_capturing()
 
     @classmethod
     def get_fp8_recipe(cls) -> Recipe:

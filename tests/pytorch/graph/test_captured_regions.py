@@ -11,6 +11,7 @@ from torch import Tensor
 import transformer_engine.pytorch as te
 from helpers.recipes import RECIPES, STATEFUL
 from transformer_engine.common.recipe import DelayedScaling
+from transformer_engine.pytorch import graph
 from transformer_engine.pytorch.cpp_extensions import state as tex
 from transformer_engine.pytorch.quantization import FP8GlobalStateManager as Manager
 
@@ -53,6 +54,24 @@ def test_neither_pass_ends_a_step(recipe):
         assert state.version == 0
     # The maxima are there, for the replay to use.
     assert all(state.amax_history[0].max() > 0 for state in native_states(module))
+
+
+def test_regions_opened_during_a_capture_belong_to_it():
+    """Megatron-core's own graphs say so by set_capture_start alone."""
+    module, inp = make_linear(), make_input()
+    recipe = DelayedScaling(amax_history_len=4)
+    assert not Manager.fp8_graph_capturing()
+    graph.set_capture_start()
+    assert Manager.fp8_graph_capturing()
+    with te.autocast(recipe=recipe):
+        output = module(inp)
+    graph.set_capture_end()
+    output.sum().backward()
+    assert not Manager.fp8_graph_capturing()
+    assert [state.version for state in native_states(module)] == [0, 0]
+    with te.autocast(recipe=recipe):
+        module(inp).sum().backward()
+    assert [state.version for state in native_states(module)] == [1, 1]
 
 
 def test_a_region_around_the_capture_has_its_own_owner_of_the_backward_update():

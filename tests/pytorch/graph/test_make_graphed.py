@@ -265,6 +265,17 @@ def test_main_grads_are_written_and_trainers_get_placeholders(recipe):
     assert modules[0].weight.main_grad.ne(1).any()
 
 
+def test_a_main_grad_that_backwards_overwrite_survives_the_capture():
+    module = te.Linear(HIDDEN, HIDDEN, fuse_wgrad_accumulation=True, **OPTIONS)
+    module.weight.main_grad = torch.ones(HIDDEN, HIDDEN)
+    module.weight.overwrite_main_grad = True
+    graphed(module, (make_input(),))
+    assert torch.equal(module.weight.main_grad, torch.ones(HIDDEN, HIDDEN))
+    for _ in range(2):
+        module(torch.ones(ROWS, 1, HIDDEN, dtype=torch.bfloat16)).sum().backward()
+        assert torch.equal(module.weight.main_grad, torch.full((HIDDEN, HIDDEN), float(ROWS)))
+
+
 def test_without_the_attribute_a_fused_weight_has_no_gradient():
     module = te.Linear(HIDDEN, HIDDEN, fuse_wgrad_accumulation=True, **OPTIONS)
     module.weight.main_grad = torch.zeros(HIDDEN, HIDDEN)

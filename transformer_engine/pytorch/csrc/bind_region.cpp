@@ -178,7 +178,7 @@ PyObject* region_enter(PyObject* self_object, PyObject* /*unused*/) {
                                   : call(functions.default_recipe, nullptr, 0);
     AutocastState next{.enabled = self->enabled,
                        .calibrating = self->calibrating,
-                       .is_graph = self->is_graph,
+                       .is_graph = self->is_graph || is_graph_capturing(),
                        .recipe = nullptr,
                        .recipe_object = std::make_shared<const PythonRef>(recipe.ptr()),
                        .group = nullptr};

@@ -24,7 +24,7 @@ from .hooks import CaptureHooks
 from .schedule import Kind, Pass
 from .slot import OUTPUT, Shared, Slot
 from .state import (
-    kept_attributes,
+    kept_parameters,
     kept_random_state,
     quantized_modules,
     restore_fp8_tensors,
@@ -52,7 +52,7 @@ def capture(request: Request, device: GraphDevice) -> list[Slot]:
     try:
         with (
             kept_random_state(device),
-            kept_attributes(request.modules),
+            kept_parameters(request.modules),
             _skip_flag(request) as flag,
         ):
             capturer = _Capturer(request, device, flag)

@@ -147,16 +147,22 @@ _ADDED = "grad_added_to_main_grad"  # of parameters; backwards set it
 
 
 @contextmanager
-def kept_attributes(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """What backwards note on parameters is afterwards as before."""
-    before = [
-        (parameter, getattr(parameter, _ADDED))
-        for module in modules
-        for parameter in module.parameters()
-        if hasattr(parameter, _ADDED)
+def kept_parameters(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+    """What backwards note on parameters, and main_grads that they overwrite, stay as they are.
+
+    A warm-up's gradients are zero, so that adding them to a main_grad changes nothing.
+    """
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    noted = [(p, getattr(p, _ADDED)) for p in parameters if hasattr(p, _ADDED)]
+    overwritten = [
+        (p.main_grad, p.main_grad.clone())
+        for p in parameters
+        if getattr(p, "overwrite_main_grad", False) and getattr(p, "main_grad", None) is not None
     ]
     try:
         yield
     finally:
-        for parameter, value in before:
+        for parameter, value in noted:
             setattr(parameter, _ADDED, value)
+        for main_grad, value in overwritten:
+            main_grad.copy_(value)
