@@ -205,6 +205,28 @@ TEST(CudaNvfp4, EqualsTheReferenceForAnySignsAndSeed) {
   }
 }
 
+TEST(CudaNvfp4, ReadsASeedInDeviceMemoryInPlaceOfTheNumber) {
+  Matrix input(DType::kBFloat16, 21, 24);
+  fill_random(input, 10);
+  for (const bool has_hadamard : {false, true}) {
+    Nvfp4Case c{.has_hadamard = has_hadamard, .is_stochastic = true, .seed = uint64_t{7} << 40};
+    Nvfp4Outputs expected(input, c);
+    const QuantizeNvfp4Args host = expected.args(input, c);
+    te::reference::compute_nvfp4_amax({host}, {});
+    te::reference::quantize_nvfp4(host, {});
+    uint64_t seed = c.seed;
+    c.seed = 1;
+    Nvfp4Outputs got(input, c);
+    DeviceMirror mirror;
+    QuantizeNvfp4Args args = device_args(input, c, got, mirror);
+    args.device_seed = mirror.pointer(&seed, 1);
+    te::compute_nvfp4_amax(args, kOnDevice);
+    te::quantize_nvfp4(args, kOnDevice);
+    mirror.download();
+    expect_same_outputs(got, expected, text(input, c));
+  }
+}
+
 // Views that begin in the middle of device memory: input by elements, codes by bytes.
 TEST(CudaNvfp4, TakesPointersOfAnyAlignment) {
   for (const DType dtype : kHighPrecision) {

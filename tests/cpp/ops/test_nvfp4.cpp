@@ -377,6 +377,21 @@ TEST(QuantizeNvfp4, StochasticRoundingIsUnbiasedAndDiffersByCopyAndSeed) {
   }
 }
 
+TEST(QuantizeNvfp4, ASeedInMemoryTakesThePlaceOfTheNumber) {
+  Matrix input(DType::kBFloat16, 20, 40);
+  te::testing::fill_normal(input, 2);
+  Nvfp4Case c{.is_stochastic = true, .seed = 3};
+  Nvfp4Outputs expected(input, c), got(input, c);
+  quantize(input, c, expected);
+  const uint64_t seed = c.seed;
+  c.seed = 4;
+  te::QuantizeNvfp4Args args = got.args(input, c);
+  args.device_seed = &seed;
+  te::compute_nvfp4_amax(args, {});
+  te::quantize_nvfp4(args, {});
+  expect_same_outputs(got, expected, "a seed in memory");
+}
+
 // The first rows of a larger tensor: positions, not places in memory, choose the random bits.
 TEST(QuantizeNvfp4, StochasticRoundingDependsOnThePositionOnly) {
   Matrix large(DType::kBFloat16, 48, 40);

@@ -178,6 +178,21 @@ def test_dropout_draws_anew_in_every_replay():
     assert not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
 
 
+def test_stochastic_rounding_draws_anew_in_every_replay():
+    module = KINDS["Linear"]()
+    recipe = NVFP4BlockScaling()
+    te.make_graphed_callables(module, (make_input(),), enabled=True, recipe=recipe)
+    inp, grad = make_input(), torch.randn(ROWS, 1, HIDDEN, dtype=torch.bfloat16, device="cuda")
+    found = []
+    for _ in range(2):
+        with te.autocast(recipe=recipe):
+            output = module(inp)
+        output.backward(grad)
+        found.append(module.weight.grad)
+        module.weight.grad = None
+    assert not torch.equal(*found)
+
+
 def test_delayed_weight_gradients_and_main_grad():
     options = {"delay_wgrad_compute": True, "fuse_wgrad_accumulation": True}
     eager = te.Linear(HIDDEN, HIDDEN, **OPTIONS, **options)

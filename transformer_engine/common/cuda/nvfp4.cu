@@ -132,6 +132,7 @@ void run_quantize(const QuantizeNvfp4Args& args, const Context& context) {
       .has_hadamard = args.has_hadamard,
       .hadamard_signs = args.hadamard_signs,
       .key = numerics::philox_key(args.seed),
+      .seed = args.is_stochastic ? args.device_seed : nullptr,
       .noop = args.noop};
   const int64_t tile_columns = divide_up<int64_t>(input.cols, kTileCols);
   const Launch config{

@@ -93,8 +93,12 @@ void quantize_nvfp4(const QuantizeNvfp4Args& args, const Context& context) {
            ": neither rowwise nor columnwise is given; at least one is required.");
   check_copy(kOp, "rowwise", args.rowwise, args.input.rows, args.input.cols);
   check_copy(kOp, "columnwise", args.columnwise, args.input.cols, args.input.rows);
+  QuantizeNvfp4Args resolved = args;
+  if (args.device_seed != nullptr && context.device == DeviceType::kCPU) {
+    resolved.seed = *args.device_seed;
+  }
   run_first_candidate(
-      kOp, kCandidates<QuantizeNvfp4Args, cpu::quantize_nvfp4, reference::quantize_nvfp4>, args,
+      kOp, kCandidates<QuantizeNvfp4Args, cpu::quantize_nvfp4, reference::quantize_nvfp4>, resolved,
       context);
 }
 

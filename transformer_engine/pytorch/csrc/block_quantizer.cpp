@@ -8,9 +8,11 @@
 #include <transformer_engine/error.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "allocate.h"
 #include "quantizer.h"
+#include "recipe_state.h"
 
 namespace transformer_engine::pytorch {
 
@@ -21,6 +23,14 @@ uint64_t random_seed() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard<std::mutex> lock(generator.mutex());
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+// The same from the generator of the input's device, by an operator, which a graph records: each
+// replay draws its own.
+at::Tensor captured_seed(const at::Tensor& input) {
+  at::Tensor seed = new_tensor({1}, at::kLong, input);
+  seed.random_(std::numeric_limits<int64_t>::min(), std::optional<int64_t>());
+  return seed;
 }
 
 }  // namespace
@@ -205,7 +215,13 @@ void NVFP4Quantizer::compute_amax(const at::Tensor& input, Operand* operand,
 void NVFP4Quantizer::cast(const at::Tensor& input, Operand* operand, const float* noop) const {
   QuantizeNvfp4Args args = args_for(input, *operand);
   args.is_stochastic = stochastic_rounding;
-  args.seed = stochastic_rounding ? random_seed() : 0;
+  at::Tensor seed;
+  if (stochastic_rounding && is_graph_capturing()) {
+    seed = captured_seed(input);
+    args.device_seed = static_cast<const uint64_t*>(seed.const_data_ptr());
+  } else if (stochastic_rounding) {
+    args.seed = random_seed();
+  }
   args.noop = noop;
   quantize_nvfp4(args, context_for(input));
 }

@@ -23,7 +23,12 @@ struct Options {
   bool has_hadamard;
   uint16_t hadamard_signs;
   numerics::PhiloxKey key;
-  const float* noop;  // [1] or null
+  const uint64_t* seed;  // [1], in place of the key, or null
+  const float* noop;     // [1] or null
+
+  __device__ __forceinline__ numerics::PhiloxKey key_now() const {
+    return seed != nullptr ? numerics::philox_key(*seed) : key;
+  }
 };
 
 constexpr int kCodeWords = kRowGroups * 2;
@@ -66,6 +71,7 @@ __device__ __forceinline__ void quantize_rows(Shared<T>& shared, const Corner co
   if (is_wanted) {  // rows beyond the last take the numbers of the last
     tensor = rowwise.tensor_scale(row < rowwise.rows ? row : rowwise.rows - 1);
   }
+  const numerics::PhiloxKey key = options.key_now();
   Codes codes[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -76,7 +82,7 @@ __device__ __forceinline__ void quantize_rows(Shared<T>& shared, const Corner co
       amax = warp_reduce<Max, kBlock>(amax);
     }
     const int64_t block = corner.col / kBlock + first + i;
-    const RandomPlace place{row, block * kBlock, false, options.key};
+    const RandomPlace place{row, block * kBlock, false, key};
     if (decides_columnwise) {
       const auto chosen =
           quantize_block<kMode>(values, amax, columnwise.tensor_scale(0), options.rule, place);
@@ -104,6 +110,7 @@ __device__ __forceinline__ void quantize_columns(Shared<T>& shared, const Corner
   const int row_group = static_cast<int>(threadIdx.x) / kPairs;
   const int tile_col = static_cast<int>(threadIdx.x) % kPairs * 2;
   const numerics::Nvfp4Scale tensor = columnwise.tensor_scale(0);
+  const numerics::PhiloxKey key = options.key_now();
   float values[2][kBlock];
   read_column_pair<T>(shared.tile, row_group, tile_col, values);
   float amax[2];
@@ -119,8 +126,7 @@ __device__ __forceinline__ void quantize_columns(Shared<T>& shared, const Corner
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const RandomPlace place{corner.col + tile_col + i, corner.row + row_group * kBlock, true,
-                            options.key};
+    const RandomPlace place{corner.col + tile_col + i, corner.row + row_group * kBlock, true, key};
     QuantizedBlock quantized;
     if (kMode == Mode::kFourOverSix && options.rule.has_square_tiles) {
       quantized.scale = shared.tile_scales[row_group][tile_col / kBlock];

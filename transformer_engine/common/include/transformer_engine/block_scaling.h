@@ -56,6 +56,9 @@ struct QuantizeNvfp4Args {
   uint16_t hadamard_signs = 0;        // bit i: row i of a group of 16 is negated first
   bool is_stochastic = false;         // stochastic rounding, from `seed`
   uint64_t seed = 0;
+  // [1], where the input is: read in place of `seed`, when the kernel runs. A graph that is
+  // replayed takes another one each time.
+  const uint64_t* device_seed = nullptr;
   FourOverSix four_over_six = FourOverSix::kNone;
   const float* noop = nullptr;  // [1]: when non-null and not 0, nothing is written
 };
