@@ -4,10 +4,9 @@
 // Adam on lists of tensors (transformer_engine/multi_tensor.h): numerics/adam.h for each element,
 // so results are bit for bit the reference's. Lists reach the kernel as arguments
 // (device/tensor_table.h); a block of 256 threads takes 16384 elements of a tensor, 8 a thread at a
-// time. Each array is read and written once: 28 bytes an element in FP32, 32 with a BF16 parameter
-// beside its FP32 master and BF16 gradient, 22 with remainders and a BF16 gradient, 31 for FP8
-// parameters. The numbers of a step that come from device memory are computed by one thread a
-// block.
+// time. Each array is read and written once: 28 bytes an element in FP32, as many with a BF16
+// parameter and gradient beside the FP32 master, 26 with remainders, 27 for FP8 parameters. The
+// numbers of a step that come from device memory are computed by one thread a block.
 #include <transformer_engine/multi_tensor.h>
 
 #include "cuda/candidate.h"

@@ -25,22 +25,31 @@ void check_finite(const char* op, const char* name, float value) {
            "; a finite number is required.");
 }
 
+// A tensor with sizes and memory. Its name is put together where it is at fault only: lists have
+// thousands of tensors.
+void check_tensor(const char* op, const NamedList& named, size_t position) {
+  const TensorView& view = named.list[position];
+  if (view.rows < 0 || view.cols < 0 || (view.data == nullptr && view.numel() != 0)) {
+    const std::string name = at(named.name, position);
+    check_extent(op, name.c_str(), view);
+    check_data(op, name.c_str(), view);
+  }
+}
+
 // Lists as long as the first, of tensors as long as the first list's.
 void check_lists(const char* op, const NamedList& first, std::initializer_list<NamedList> others) {
   for (size_t i = 0; i < first.list.size(); ++i) {
-    check_extent(op, at(first.name, i).c_str(), first.list[i]);
-    check_data(op, at(first.name, i).c_str(), first.list[i]);
+    check_tensor(op, first, i);
   }
   for (const NamedList& other : others) {
     TE_CHECK(other.list.size() == first.list.size(), op, ": ", other.name, " has ",
              other.list.size(), " tensors and ", first.name, " ", first.list.size(),
              "; equal numbers are required.");
     for (size_t i = 0; i < first.list.size(); ++i) {
-      const TensorView& view = other.list[i];
-      TE_CHECK(view.rows >= 0 && view.cols >= 0 && view.numel() == first.list[i].numel(), op, ": ",
-               at(other.name, i), " has ", view.numel(), " elements and ", at(first.name, i), " ",
+      check_tensor(op, other, i);
+      TE_CHECK(other.list[i].numel() == first.list[i].numel(), op, ": ", at(other.name, i), " has ",
+               other.list[i].numel(), " elements and ", at(first.name, i), " ",
                first.list[i].numel(), "; equal numbers are required.");
-      check_data(op, at(other.name, i).c_str(), view);
     }
   }
 }

@@ -134,10 +134,12 @@ class Operands {
     }
     const at::Tensor& first =
         position < lists_[0].size() ? lists_[0][position] : lists_[list][position];
-    const bool is_flat = tensor.is_contiguous() && first.is_contiguous();
+    if (tensor.is_contiguous() && first.is_contiguous()) {
+      return;
+    }
     const bool is_permuted = tensor.is_non_overlapping_and_dense() &&
                              tensor.sizes() == first.sizes() && tensor.strides() == first.strides();
-    TE_CHECK(is_flat || is_permuted, op_, ": ", roles_[list].name, "[", position, "] has shape ",
+    TE_CHECK(is_permuted, op_, ": ", roles_[list].name, "[", position, "] has shape ",
              tensor.sizes(), " and strides ", tensor.strides(), ", ", roles_[0].name, "[", position,
              "] ", first.sizes(), " and ", first.strides(),
              "; contiguous tensors, or equal strides without gaps, are required. Call "

@@ -21,7 +21,7 @@ from ..cpp_extensions.multi_tensor import (
     multi_tensor_adam_param_remainder,
 )
 from ..tensor import Float8Quantizer, Float8Tensor, QuantizedTensor
-from ..tensor.storage.write_tracking import mark_written
+from ..tensor.storage.write_tracking import count_write, mark_written
 from .adam_state import SCALED_MAX, load_scaled, split_master, store_scaled, wrapped_like
 from .base import CHUNK_SIZE, FusedOptimizer, count_writes_of, plain_like
 from .multi_tensor_apply import local_tensor
@@ -86,6 +86,7 @@ def _is_delayed_float8(tensor: Any) -> bool:
 
 def _finish_float8(tensor: Any) -> None:
     """After the native step wrote the bytes: the transpose belongs to older ones."""
+    count_write(tensor)
     mark_written(tensor._data, None)
     if tensor._transpose is not None and tensor._quantizer.columnwise_usage:
         tensor._create_transpose()
