@@ -425,6 +425,15 @@ def test_sparse_gradients_and_mixed_halves_are_refused() -> None:
     assert all((param == 1).all() for param in mixed)
 
 
+def test_parameters_of_other_dtypes_are_refused() -> None:
+    param = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    param.grad = torch.ones_like(param)
+    optimizer = FusedAdam([param])
+    with pytest.raises(TypeError, match=r"FusedAdam\.step: parameters have dtype torch\.float64"):
+        optimizer.step()
+    assert (param == 1).all() and not optimizer.state and "step" not in optimizer.param_groups[0]
+
+
 def test_set_grad_none_is_deprecated_but_obeyed() -> None:
     params = parameters()
     with pytest.warns(DeprecationWarning, match="set_grad_none is deprecated"):

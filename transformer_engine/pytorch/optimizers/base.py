@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ def count_writes_of(param: torch.Tensor) -> None:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 CHUNK_SIZE = 65536  # first argument of functions on lists
 
 
@@ -120,6 +121,23 @@ class FusedOptimizer(torch.optim.Optimizer):
             else:
                 others.append((param, self._laid_out(param, grad)))
         return simple, others
+
+    def _dtypes_of(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> set[torch.dtype]:
+        """The dtypes of parameters.
+
+        Raises
+        ------
+        TypeError
+            If one cannot be updated.
+        """
+        dtypes = {param.dtype for param, _ in pairs}
+        if not dtypes <= _DTYPES:
+            refused = ", ".join(sorted(str(dtype) for dtype in dtypes - _DTYPES))
+            raise TypeError(
+                f"{type(self).__name__}.step: parameters have dtype {refused}; FP32, FP16 or BF16 "
+                "is required. Convert them, or use the optimizer of torch.optim."
+            )
+        return dtypes
 
     def _laid_out(self, param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         """This rank's part of a gradient, in the layout of the parameter.

@@ -504,6 +504,8 @@ class FusedAdam(FusedOptimizer):
         RuntimeError
             For sparse gradients, FP16 and BF16 parameters in one group, quantized parameters with
             `capturable`, or without master weights (but for FP8 with delayed scaling).
+        TypeError
+            For parameters of other dtypes.
         """
         loss = None
         if closure is not None:
@@ -517,8 +519,7 @@ class FusedAdam(FusedOptimizer):
         # States that are scaled go through FP32 values.
         is_direct = not any(self.name_to_dtype_map[name] in SCALED_MAX for name in _STATES)
         simple, others = self._gradients_of(group["params"], is_direct)
-        halves = {param.dtype for param, _ in (*simple, *others)} & _HALVES
-        if len(halves) > 1:
+        if self._dtypes_of((*simple, *others)) >= _HALVES:
             raise RuntimeError(
                 f"{type(self).__name__}.step: a group has FP16 and BF16 parameters; one of both is "
                 "required. Use two groups."

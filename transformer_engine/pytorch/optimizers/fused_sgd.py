@@ -140,6 +140,8 @@ class FusedSGD(FusedOptimizer):
         ------
         RuntimeError
             For sparse gradients.
+        TypeError
+            For parameters of other dtypes than FP32, FP16 and BF16.
         """
         loss = None
         if closure is not None:
@@ -153,6 +155,7 @@ class FusedSGD(FusedOptimizer):
 
     def _step_group(self, group: dict[str, Any]) -> None:
         simple, others = self._gradients_of(group["params"], takes_simple=True)
+        self._dtypes_of((*simple, *others))
         calls: dict[_Key, _Lists] = {}
         quantized = []
         self._add(calls, [(param, grad, param) for param, grad in simple], group)
