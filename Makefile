@@ -26,7 +26,7 @@ qa := PYTHON=$(python) WERROR=$(WERROR) bash qa
 build_native := $(python) build_tools/cmake_build.py --tests $(if $(WERROR),--werror)
 cmake_options := -DNVTE_BUILD_TESTS=ON $(if $(WERROR),-DNVTE_WERROR=ON)
 
-.PHONY: demo demo-recipes dev venv build test cpptest test-python test-cuda-emulated cuda-compile test-distributed lint fmt bench bench-overhead stats docs clean distclean
+.PHONY: demo demo-recipes dev venv build test cpptest test-python test-cuda-emulated cuda-compile offline-kit test-distributed lint fmt bench bench-overhead stats docs clean distclean
 
 venv: $(stamps)/venv
 $(stamps)/venv: requirements.txt requirements-dev.txt requirements-megatron.txt build_tools/setup_venv.sh
@@ -63,6 +63,9 @@ test-cuda-emulated: build
 
 cuda-compile: $(stamps)/venv
 	$(qa)/L0_cuda_compile/test.sh $(ARGS)
+
+offline-kit: $(stamps)/venv
+	$(python) build_tools/offline_kit.py $(ARGS)
 
 test-distributed: build
 	$(qa)/L1_pytorch_distributed/test.sh $(ARGS)

@@ -19,6 +19,7 @@ import cublas_headers
 import cuda_compile
 import cuda_toolkit
 import dependencies
+import offline_kit
 import pytest
 import tree_stats
 
@@ -434,3 +435,46 @@ def test_a_cuda_backend_that_cannot_be_built_is_an_error_with_a_remedy(monkeypat
     monkeypatch.setattr(cuda_toolkit, "find_toolkit", lambda: ROOT)
     with pytest.raises(RuntimeError, match=r"no cublasLt.h is found.*--fetch"):
         cmake_build.cuda_options(None, "")
+
+
+def make_package(folder: Path, name: str, module: str) -> None:
+    """A package as pip installs it into a folder."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (folder / module).mkdir()
+    (folder / module / "__init__.py").touch()
+    files = [f"{module}/__init__.py", f"{info.name}/METADATA", f"{info.name}/RECORD"]
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files) + "../bin/tool,,\n")
+
+
+def test_the_offline_kit_links_what_is_not_installed(tmp_path):
+    kit, site = tmp_path / "kit", tmp_path / "site"
+    make_package(kit, "lacking-here", "lacking_here")
+    make_package(kit, "pytest", "pytest")
+    site.mkdir()
+    (site / "of an earlier run").touch()
+    assert offline_kit.link_lacking(kit, site) == ["lacking-here"]
+    assert sorted(file.name for file in site.iterdir()) == [
+        "lacking-here-1.0.dist-info",
+        "lacking_here",
+    ]
+    command = [sys.executable, "-c", "import lacking_here"]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}, check=True)
+    assert offline_kit.link_lacking(tmp_path / "none", site) == []
+
+
+def test_the_offline_kit_asks_for_the_pinned_packages_of_another_python(tmp_path):
+    command = offline_kit.install_command("3.12", tmp_path)
+    assert command[command.index("--python-version") + 1] == "3.12"
+    names = {line.split(">")[0].split("=")[0] for line in offline_kit.requirements()}
+    assert names == set(offline_kit.NAMES)
+    assert set(offline_kit.requirements()) <= set(command)
+
+
+def test_the_offline_kit_says_where_googletest_comes_from(tmp_path):
+    refusal = offline_kit.collect_googletest(tmp_path, tmp_path / "kept")
+    assert refusal is not None and "libgtest-dev" in refusal
+    (tmp_path / "CMakeLists.txt").touch()
+    assert offline_kit.collect_googletest(tmp_path, tmp_path.parent / "kept") is None
+    assert (tmp_path.parent / "kept" / "CMakeLists.txt").is_file()

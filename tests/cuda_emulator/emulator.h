@@ -9,7 +9,8 @@
 // from absent lanes, deadlocks, endless spinning, copies not waited for, impossible launches. With
 // AddressSanitizer: accesses outside global, static and dynamic shared memory. With ThreadSanitizer
 // (clang): races, missing barriers among them. With MemorySanitizer (clang): reads of memory that
-// was never written.
+// was never written. In the build without a sanitizer: host code that touches device memory, and
+// kernels that are given host memory (device_memory.h).
 // Environment, read at each launch: CUDA_EMULATOR_ORDER=forward|reverse|random:N, the order of
 // threads and blocks; CUDA_EMULATOR_STRICT=0 allows barriers to meet at different source lines;
 // CUDA_EMULATOR_POISON=0 leaves shared memory as the last block left it.
@@ -56,8 +57,10 @@ struct Grid {
   dim3 grid;
   dim3 block;
   size_t dynamic_shared_bytes;
+  size_t argument_bytes;
 };
-// Calls body(argument) once for every thread. Throws std::runtime_error with the kernel's name and
+// Calls body(argument) once for every thread; `argument` begins with `argument_bytes` bytes of what
+// the kernel is given. Throws std::runtime_error with the kernel's name and
 // the source line for whatever a GPU would refuse, hang on or leave undefined.
 void run_grid(const Grid& grid, void (*body)(void*), void* argument);
 

@@ -4,11 +4,11 @@
 // The part of the CUDA runtime that host code needs. One device, of the compute capability in
 // CUDA_EMULATOR_ARCH (default 90); a stream is done when the call returns.
 #include <cuda_runtime_api.h>
-#include <malloc.h>
 
 #include <cstdlib>
 #include <cstring>
 
+#include "device_memory.h"
 #include "sanitizers.h"
 #include "shared_memory_limits.h"
 
@@ -23,17 +23,12 @@ int compute_capability() {
 
 extern "C" {
 
-// An exact heap block, so that the address sanitizer sees an overrun of one byte.
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  if (posix_memalign(pointer, 256, bytes != 0 ? bytes : 1) != 0) {
-    return cudaErrorMemoryAllocation;
-  }
-  cuda_emulator::initialisation::forget(*pointer, bytes);
-  return cudaSuccess;
+  *pointer = cuda_emulator::allocate_device_memory(bytes);
+  return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void* pointer) {
-  cuda_emulator::initialisation::trust(pointer, malloc_usable_size(pointer));  // the host's again
-  std::free(pointer);
+  cuda_emulator::free_device_memory(pointer);
   return cudaSuccess;
 }
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t) {
@@ -43,10 +38,12 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer
 
 cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
+  const cuda_emulator::DeviceAccess access;
   std::memcpy(target, source, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t) {
+  const cuda_emulator::DeviceAccess access;
   std::memset(target, value, bytes);
   return cudaSuccess;
 }

@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "device_memory.h"
 #include "emulator.h"
 #include "fiber.h"
 #include "sanitizers.h"
@@ -782,6 +783,8 @@ void run_grid(const Grid& grid, void (*body)(void*), void* argument) {
   if (const std::string error = launch_error(grid); !error.empty()) {
     throw std::runtime_error(std::string("invalid launch of kernel ") + grid.name + ": " + error);
   }
+  check_arguments(grid.name, argument, grid.argument_bytes);
+  const DeviceAccess access;
   // One grid at a time, also where threads of the process launch at once.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 #include <transformer_engine/error.h>
+#include <transformer_engine/gemm.h>
 #include <transformer_engine/types.h>
 
 #include <map>
@@ -49,22 +50,37 @@ class DeviceMirror {
         matrix.numel() == 0 ? nullptr : pointer(matrix.data<uint8_t>(), matrix.size_bytes());
     return view;
   }
-  // Of a view of host memory, by its extent; one that is absent or empty stays as it is.
+  // Of a view of host memory, by its extent; one that is absent stays as it is.
   TensorView view(TensorView host) {
-    const auto bytes = static_cast<size_t>(host.numel() * element_size_bytes(host.dtype));
-    if (bytes != 0) {
-      host.data = pointer(static_cast<uint8_t*>(host.data), bytes);
+    const auto bytes = static_cast<size_t>(host.rows * row_size_bytes(host.dtype, host.cols));
+    host.data = pointer(static_cast<uint8_t*>(host.data), bytes);
+    return host;
+  }
+  // Of the scales of a stored matrix of this shape.
+  BlockScales view(BlockScales host, int64_t rows, int64_t cols) {
+    if (rows != 0 && cols != 0 && host.is_wanted()) {
+      const int64_t count = host.index(rows - 1, cols - 1) + 1;
+      host.data = pointer(static_cast<uint8_t*>(host.data),
+                          static_cast<size_t>(count * element_size_bytes(host.dtype)));
+      host.amax = pointer(host.amax, static_cast<size_t>(host.is_row_scaled ? rows : 1));
     }
     return host;
   }
-  BlockScaledMatrix view(BlockScaledMatrix host) {
-    if (host.data.numel() != 0 && host.is_wanted()) {
-      BlockScales& scales = host.scales;
-      const int64_t count = scales.index(host.data.rows - 1, host.data.cols - 1) + 1;
-      scales.data = pointer(static_cast<uint8_t*>(scales.data),
-                            static_cast<size_t>(count * element_size_bytes(scales.dtype)));
-      host.data = view(host.data);
-    }
+  BlockScaledMatrix view(const BlockScaledMatrix& host) {
+    return {.data = view(host.data), .scales = view(host.scales, host.data.rows, host.data.cols)};
+  }
+  GemmOperand view(GemmOperand host) {
+    host.scales = view(host.scales, host.matrix.rows, host.matrix.cols);
+    host.scale_inv = pointer(host.scale_inv, 1);
+    host.matrix = view(host.matrix);
+    return host;
+  }
+  GemmArgs view(GemmArgs host) {
+    host.a = view(host.a);
+    host.b = view(host.b);
+    host.bias = view(host.bias);
+    host.pre_epilogue = view(host.pre_epilogue);
+    host.d = view(host.d);
     return host;
   }
   QuantizedOutput view(const QuantizedOutput& host) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cuda/runtime.h"
+#include "device_memory.h"
 #include "numerics/e8m0.h"
 #include "numerics/half.h"
 #include "numerics/minifloat.h"
@@ -309,6 +310,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, const void*
                       cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_opaque,
                       const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t,
                       cudaStream_t) {
+  const cuda_emulator::DeviceAccess access;
   const Operation& operation = operation_of(opaque);
   const Layout& d_layout = layout_of(d_opaque);
   if (algorithm->data[0] != kAlgorithm || c != d || workspace == nullptr) {

@@ -5,8 +5,10 @@
 // for each sanitizer.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "cuda/device/ptx.h"
 #include "cuda/device/vector.h"
@@ -141,6 +143,31 @@ TEST(SharedMemory, IsDirtyAtTheStartOfEveryBlock) {
   for (size_t i = 0; i < 96; ++i) {
     EXPECT_EQ(out[i], ~0U);
   }
+}
+#endif
+
+#if defined(CUDA_EMULATOR_SEPARATE_MEMORY)
+struct Pair {
+  const int* in;
+  int* out;
+};
+__global__ void copy_one(const Pair pair) { *pair.out = *pair.in; }
+
+TEST(SeparateMemory, HostMemoryAmongTheArgumentsIsReported) {
+  DeviceArray<int> out(1);
+  const int local = 3;
+  const std::vector<int> heap(1, 4);
+  for (const int* host : {&local, heap.data()}) {
+    expect_report("kernel copy_one: an argument holds an address of host memory", [&] {
+      launch(&copy_one, {.name = "copy_one", .grid = dim3(1), .block = dim3(1)},
+             Pair{host, out.device()});
+    });
+  }
+}
+TEST(SeparateMemory, HostCodeCannotTouchDeviceMemory) {
+  DeviceArray<int> out(1);
+  EXPECT_DEATH(std::printf("%d", *out.device()), "host code touched device memory");
+  EXPECT_DEATH(*out.device() = 1, "host code touched device memory");
 }
 #endif
 

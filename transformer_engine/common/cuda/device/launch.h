@@ -68,8 +68,8 @@ void allow_shared_memory(void (*kernel)(Parameters...), const Launch& config) {
 
 template <class... Parameters>
 struct EmulatedCall {
-  void (*kernel)(Parameters...);
   std::tuple<Parameters...> arguments;
+  void (*kernel)(Parameters...);
 
   // Every thread has copies of its own.
   static void run(void* self) {
@@ -81,10 +81,13 @@ template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Launch& config, Arguments&&... arguments) {
   allow_shared_memory(kernel, config);
   EmulatedCall<Parameters...> call{
-      kernel,
-      std::tuple<Parameters...>(static_cast<Parameters>(std::forward<Arguments>(arguments))...)};
+      std::tuple<Parameters...>(static_cast<Parameters>(std::forward<Arguments>(arguments))...),
+      kernel};
+#if !defined(__clang__)
+  __builtin_clear_padding(&call);  // what lies there must not look like an address
+#endif
   cuda_emulator::run_grid({config.name, reinterpret_cast<const void*>(kernel), config.grid,
-                           config.block, config.dynamic_shared_bytes},
+                           config.block, config.dynamic_shared_bytes, sizeof call.arguments},
                           &EmulatedCall<Parameters...>::run, &call);
 }
 

@@ -138,7 +138,7 @@ __device__ __forceinline__ void store_elements(const TypedPointer& array, bool i
 template <int64_t kChunkNumel, int kVectors, size_t kArrays, class LaunchTable>
 void for_tables(const std::array<TensorList, kArrays>& lists, const LaunchTable& launch_table) {
   using Table = TensorTable<static_cast<int>(kArrays)>;
-  Table table;
+  Table table{};  // unused entries are zeros: nothing of the host reaches a kernel
   static_assert(sizeof(table) <= kTableBytes);
   table.count = 0;
   table.first_block[0] = 0;
