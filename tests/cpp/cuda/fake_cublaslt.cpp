@@ -95,12 +95,20 @@ void store(void* data, int32_t type, int64_t index, float value) {
 }
 
 // Scale of (outer, k) of an operand: the layout of the documentation.
-double block_scale(const void* scales, int32_t mode, int64_t outer, int64_t i, int64_t k) {
+double block_scale(const void* scales, int32_t mode, int64_t outer, int64_t outer_size, int64_t i,
+                   int64_t k) {
   if (scales == nullptr) {
     return 1.0;
   }
   if (mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) {
     return *static_cast<const float*>(scales);
+  }
+  const auto* factors = static_cast<const float*>(scales);
+  if (mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F) {
+    return factors[i / 128 * outer_size + outer];
+  }
+  if (mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) {
+    return factors[outer / 128 * ((k + 511) / 512 * 4) + i / 128];
   }
   const int64_t block = mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 ? 32 : 16;
   const int64_t blocks = (k + block - 1) / block;
@@ -126,8 +134,9 @@ struct Operand {
     const bool has_k_rows = is_first == is_transposed;
     const int64_t row = has_k_rows ? i : outer;
     const int64_t col = has_k_rows ? outer : i;
+    const int64_t outer_size = has_k_rows ? layout.cols : layout.rows;
     return load(data, layout.type, row + col * layout.leading) *
-           block_scale(scale, mode, outer, i, k);
+           block_scale(scale, mode, outer, outer_size, i, k);
   }
 };
 
@@ -138,6 +147,10 @@ bool is_supported_result(int32_t a, int32_t d) {
     return d == CUDA_R_16BF || d == CUDA_R_16F || d == CUDA_R_32F;
   }
   return d == a || d == CUDA_R_32F;
+}
+bool has_fp8_blocks(int32_t mode) {
+  return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F ||
+         mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 }
 bool is_supported_low_precision(const Operation& operation, const Layout& a, const Layout& b,
                                 const Preference& preference) {
@@ -151,9 +164,16 @@ bool is_supported_low_precision(const Operation& operation, const Layout& a, con
            operation.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 &&
            operation.b_mode == operation.a_mode;
   }
+  if (has_fp8_blocks(operation.a_mode)) {
+    constexpr int32_t kSquare = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    return capability == 90 && is_tn && is_fp8_type(b.type) && has_fp8_blocks(operation.b_mode) &&
+           !(operation.a_mode == kSquare && operation.b_mode == kSquare) && has_rows_of_16_bytes &&
+           a.rows % 128 == 0 && a.cols % 4 == 0 && b.cols % 4 == 0 &&
+           operation.fast_accumulation == 0 && (operation.epilogue & CUBLASLT_EPILOGUE_GELU) == 0;
+  }
   return is_fp8_type(b.type) && !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) &&
          has_rows_of_16_bytes && operation.b_mode == operation.a_mode &&
-         (is_tn || capability >= 100) && (is_scalar || capability >= 100) &&
+         (is_tn || (capability >= 100 && capability < 120)) && (is_scalar || capability >= 100) &&
          preference.alignment[0] >= 16 && preference.alignment[1] >= 16 &&
          operation.fast_accumulation == 0;
 }

@@ -198,17 +198,40 @@ TEST(CudaGemm, EachFormatIsMultipliedNativelyWhereTheArchitectureHasIt) {
   EXPECT_EQ(type_of("nvfp4", "90"), CUDA_R_16BF);
   EXPECT_EQ(type_of("nvfp4", "100"), CUDA_R_4F_E2M1);
   EXPECT_EQ(type_of("nvfp4 row-scaled", "100"), CUDA_R_32F);
-  EXPECT_EQ(type_of("e4m3 1x128", "90"), CUDA_R_16BF);
-  EXPECT_EQ(type_of("e4m3 128x128 float", "90"), CUDA_R_32F);
+  EXPECT_EQ(type_of("e4m3 1x128", "90"), CUDA_R_8F_E4M3);
+  EXPECT_EQ(type_of("e4m3 1x128", "100"), CUDA_R_16BF);
+  EXPECT_EQ(type_of("e4m3 128x128 float", "90"), CUDA_R_32F);  // no product of two such
   EXPECT_EQ(type_of("float16", "90"), CUDA_R_16F);
 }
 
-TEST(CudaGemm, Fp8OnHopperNeedsKAsColumnsAndIsConvertedOtherwise) {
-  GemmCase spec = shape(16, 32, 128);
-  spec.d_dtype = DType::kBFloat16;
-  spec.b_transposed = true;
-  EXPECT_EQ(calls_of("e4m3 tensor", "90", spec).a_type, CUDA_R_16BF);
-  EXPECT_EQ(calls_of("e4m3 tensor", "100", spec).a_type, CUDA_R_8F_E4M3);
+TEST(CudaGemm, Fp8StaysFp8InEveryLayout) {
+  for (const char* capability : {"89", "90", "100", "120"}) {
+    for_each_layout(shape(32, 48, 64), [&](GemmCase spec) {
+      spec.d_dtype = DType::kBFloat16;
+      EXPECT_EQ(calls_of("e4m3 tensor", capability, spec).a_type, CUDA_R_8F_E4M3);
+      spec.m = 31;  // with k as stored columns its bytes do not matter
+      EXPECT_EQ(calls_of("e4m3 tensor", "90", spec).a_type, CUDA_R_8F_E4M3);
+    });
+  }
+}
+
+// Blocks of 1 x 128 on one side at least, k a multiple of 128, rows a multiple of 4.
+TEST(CudaGemm, Fp8BlocksAreMultipliedNativelyOnHopper) {
+  const Architecture architecture("90");
+  const auto type_of = [&](const char* a, const char* b, GemmCase spec) {
+    const Library library;
+    spec.d_dtype = DType::kBFloat16;
+    BlockProblem problem(spec, kind_named(a), kind_named(b), 1);
+    expect_matches_fp64(problem);
+    return Library::calls().a_type;  // of the second operand: by columns they change places
+  };
+  const char* const row = "e4m3 1x128";
+  EXPECT_EQ(type_of(row, row, shape(20, 32, 256)), CUDA_R_8F_E4M3);
+  EXPECT_EQ(type_of(row, "e4m3 128x128 float", shape(20, 144, 640)), CUDA_R_8F_E4M3);
+  EXPECT_EQ(type_of("e4m3 128x128 float", row, shape(140, 32, 256)), CUDA_R_8F_E4M3);
+  EXPECT_EQ(type_of(row, "e5m2 1x128 float", shape(20, 32, 256)), CUDA_R_8F_E5M2);
+  EXPECT_EQ(type_of(row, row, shape(21, 32, 256)), CUDA_R_16BF);
+  EXPECT_EQ(type_of(row, row, shape(20, 32, 160)), CUDA_R_16BF);
 }
 
 TEST(CudaGemm, EpiloguesArePartOfTheProductWhereTypesAllow) {

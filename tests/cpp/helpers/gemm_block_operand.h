@@ -191,8 +191,11 @@ class BlockOperand {
                                                      : DType::kFloat32;
     scales_.block_rows = kind_.block_rows;
     scales_.block_cols = kind_.block_cols;
-    scales_.row_stride = kind_.has_scales_by_col ? 1 : across + 3;
-    scales_.col_stride = kind_.has_scales_by_col ? down + 3 : 1;
+    // Multiples of 4, as cuBLASLt and the quantizers have them, and others.
+    const int64_t row_size = kind_.block_cols == 128 ? (across + 3) / 4 * 4 : across + 3;
+    const int64_t col_size = down % 4 == 0 ? down : down + 3;
+    scales_.row_stride = kind_.has_scales_by_col ? 1 : row_size;
+    scales_.col_stride = kind_.has_scales_by_col ? col_size : 1;
     scales_.are_powers_of_two = kind_.scales == ScaleKind::kPowerOfTwo;
     scales_.is_row_scaled = kind_.scales == ScaleKind::kE4M3RowScaled;
     scales_.e4m3_max = kind_.e4m3_max;

@@ -18,6 +18,8 @@
 #include <transformer_engine/error.h>
 #include <transformer_engine/framework.h>
 
+#include <utility>
+
 namespace transformer_engine::cuda {
 
 namespace {
@@ -183,15 +185,50 @@ int32_t scale_mode_of(NativeFormat format) {
                                           : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 }
 
+// With k as stored columns, in `memory` where it is not.
+TensorView with_k_columns(const GemmOperand& operand, bool is_moved, void* memory,
+                          const Context& context) {
+  if (!is_moved) {
+    return operand.matrix;
+  }
+  TensorView view = operand.matrix;
+  view.data = memory;
+  std::swap(view.rows, view.cols);
+  view.framework_tensor = nullptr;
+  EntryPoint<TransposeArgs>::run({.input = operand.matrix, .output = view}, context);
+  return view;
+}
+
+bool multiply_per_tensor(const GemmArgs& args, Operands operands, const Context& context) {
+  const int capability = compute_capability(context.device_index);
+  const bool moves_a = needs_transpose(args.a, capability);
+  const bool moves_b = needs_transpose(args.b, capability);
+  const int64_t a_bytes = moves_a ? Workspace::aligned(args.a.matrix.numel()) : 0;
+  const int64_t b_bytes = moves_b ? Workspace::aligned(args.b.matrix.numel()) : 0;
+  const Workspace memory(kOp, a_bytes + b_bytes, context);
+  set_operands(operands, with_k_columns(args.a, moves_a, memory.data(), context),
+               with_k_columns(args.b, moves_b, memory.data(a_bytes), context));
+  operands.problem.a_is_transposed = args.a.is_transposed && !moves_a ? 1 : 0;
+  operands.problem.b_is_transposed = args.b.is_transposed && !moves_b ? 1 : 0;
+  operands.pointers.a_scale = args.a.scale_inv;
+  operands.pointers.b_scale = args.b.scale_inv;
+  return multiply(args, operands, context);
+}
+
 bool multiply_native(const GemmArgs& args, NativeFormat format, const Context& context) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   Operands operands{.problem = problem_of(args, context), .pointers = {}};
-  set_operands(operands, args.a.matrix, args.b.matrix);
   operands.problem.has_scales = 1;
   operands.problem.a_scale_mode = operands.problem.b_scale_mode = scale_mode_of(format);
   if (format == NativeFormat::kPerTensor) {
-    operands.pointers.a_scale = args.a.scale_inv;
-    operands.pointers.b_scale = args.b.scale_inv;
+    return multiply_per_tensor(args, operands, context);
+  }
+  set_operands(operands, args.a.matrix, args.b.matrix);
+  if (format == NativeFormat::kFp8Blocks) {
+    operands.problem.a_scale_mode = block_scale_mode(args.a);
+    operands.problem.b_scale_mode = block_scale_mode(args.b);
+    operands.pointers.a_scale = args.a.scales.data;
+    operands.pointers.b_scale = args.b.scales.data;
     return multiply(args, operands, context);
   }
   const int64_t block = block_of(format);

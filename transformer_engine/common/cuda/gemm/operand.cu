@@ -18,6 +18,8 @@ constexpr int64_t kTileBytes = kTileRows * kTileBlocks;
 
 constexpr int64_t kMxBlock = 32;
 constexpr int64_t kNvfp4Block = 16;
+constexpr int64_t kFp8Block = 128;
+constexpr size_t kFirstWithFp8Blocks = 120900;
 
 // One thread per byte of the tiles.
 __global__ void __launch_bounds__(kThreads)
@@ -94,6 +96,23 @@ bool is_nvfp4(const GemmOperand& operand) {
          operand.scales.block_cols == kNvfp4Block;
 }
 
+// cuBLAS documentation, "1D and 2D block scaling": the scales of 1 x 128 blocks lie [k / 128,
+// rows], those of 128 x 128 blocks [rows / 128, k / 128 rounded up to 4].
+bool has_fp8_blocks(const GemmOperand& operand) {
+  const BlockScales& scales = operand.scales;
+  if (!is_fp8(operand.matrix.dtype) || operand.is_transposed || !scales.is_wanted() ||
+      scales.dtype != DType::kFloat32 || scales.block_cols != kFp8Block ||
+      operand.matrix.cols % kFp8Block != 0 || reinterpret_cast<uintptr_t>(scales.data) % 16 != 0) {
+    return false;
+  }
+  const int64_t blocks = operand.matrix.cols / kFp8Block;
+  const int64_t rows = operand.matrix.rows;
+  return scales.block_rows == 1
+             ? rows % 4 == 0 && scales.row_stride == 1 && scales.col_stride == rows
+             : scales.block_rows == kFp8Block && scales.col_stride == 1 &&
+                   scales.row_stride == divide_up<int64_t>(blocks, 4) * 4;
+}
+
 // Whether all values of an operand, without what multiplies all of it, are numbers of `type`.
 bool is_exact(const GemmOperand& operand, DType type) {
   if (operand.matrix.dtype == type || type == DType::kFloat32) {
@@ -161,18 +180,28 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+bool needs_transpose(const GemmOperand& operand, int compute_capability) {
+  return operand.is_transposed && is_plain_fp8(operand) &&
+         (compute_capability < 100 || compute_capability >= 120);
+}
+
 NativeFormat native_format(const GemmArgs& args, int compute_capability) {
   const bool has_two_e5m2 =
       args.a.matrix.dtype == DType::kFloat8E5M2 && args.b.matrix.dtype == DType::kFloat8E5M2;
   const int64_t k = operand_depth(args.a);
-  const auto aligned = [](const GemmOperand& operand) { return is_aligned(operand.matrix); };
+  const auto aligned = [&](const GemmOperand& operand) {
+    return is_aligned(operand.matrix) || needs_transpose(operand, compute_capability);
+  };
   if (has_two_e5m2 || !has_aligned_result(args) || !both(args, aligned) || k % 16 != 0) {
     return NativeFormat::kNone;
   }
-  const bool has_k_columns = !args.a.is_transposed && !args.b.is_transposed;
-  if (both(args, is_plain_fp8) && compute_capability >= 89 &&
-      (has_k_columns || (compute_capability >= 100 && compute_capability < 120))) {
+  if (both(args, is_plain_fp8) && compute_capability >= 89) {
     return NativeFormat::kPerTensor;
+  }
+  if (compute_capability == 90 && cublaslt_version() >= kFirstWithFp8Blocks &&
+      both(args, has_fp8_blocks) &&
+      (args.a.scales.block_rows == 1 || args.b.scales.block_rows == 1)) {
+    return NativeFormat::kFp8Blocks;
   }
   if (compute_capability < 100 || k % kMxBlock != 0) {
     return NativeFormat::kNone;
@@ -180,6 +209,11 @@ NativeFormat native_format(const GemmArgs& args, int compute_capability) {
   return both(args, is_mxfp8)   ? NativeFormat::kMxfp8
          : both(args, is_nvfp4) ? NativeFormat::kNvfp4
                                 : NativeFormat::kNone;
+}
+
+int32_t block_scale_mode(const GemmOperand& operand) {
+  return operand.scales.block_rows == 1 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                        : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 }
 
 int64_t swizzled_scale_bytes(const GemmOperand& operand, int64_t block) {

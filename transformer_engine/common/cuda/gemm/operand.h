@@ -5,11 +5,16 @@
 // it takes the problem ("native"), else the same values in a high-precision type.
 //
 // Native formats. Their scales multiply inside the product.
-//   per tensor  FP8 (compute capability 8.9 and later) with one FP32 scale per operand; before 10.0
-//               both operands have k as their stored columns
+//   per tensor  FP8 (compute capability 8.9 and later) with one FP32 scale per operand; all
+//   but 10.x
+//               want k as the stored columns of both operands: others are transposed first, which
+//               moves 2 bytes an element (a step keeps one copy for all its products)
 //   MXFP8       10.0 and later, scales in tiles (swizzle_scales)
 //   NVFP4       10.0 and later, scales in tiles; the second-level scales are alpha
-// FP8 blocks and row-scaled NVFP4 are multiplied in high precision.
+//   FP8 blocks  9.0 with cuBLASLt 12.9: k as stored columns and a multiple of 128, blocks of 1 x
+//   128
+//               on one side at least, scales stored as Float8BlockQuantizer stores them
+// Row-scaled NVFP4 and FP8 blocks elsewhere are multiplied in high precision.
 #pragma once
 
 #include <transformer_engine/gemm.h>
@@ -19,10 +24,16 @@
 
 namespace transformer_engine::cuda {
 
-enum class NativeFormat { kNone, kPerTensor, kMxfp8, kNvfp4 };
+enum class NativeFormat { kNone, kPerTensor, kMxfp8, kNvfp4, kFp8Blocks };
 
 // The native format that takes both operands on a device of this compute capability.
 NativeFormat native_format(const GemmArgs& args, int compute_capability);
+
+// Whether an FP8 operand with one scale has to be transposed for this compute capability.
+bool needs_transpose(const GemmOperand& operand, int compute_capability);
+
+// How cuBLASLt names the scales of an operand in FP8 blocks.
+int32_t block_scale_mode(const GemmOperand& operand);
 
 // Bytes of the tiles of an operand's scales: 512 for 128 rows x 4 blocks of k.
 int64_t swizzled_scale_bytes(const GemmOperand& operand, int64_t block);
