@@ -12,3 +12,8 @@ const bool is_shared = (cuda_emulator::share_host_memory(), true);
 const transformer_engine::testing::FakeCublasLt library;
 
 }  // namespace
+
+// Products so far with fast accumulation, for Python tests.
+extern "C" int cuda_emulator_fast_products() {
+  return transformer_engine::testing::FakeCublasLt::calls().fast_matmuls;
+}

@@ -83,6 +83,19 @@ def fp8_max_of(recipe: Recipe, fprop_tensor: bool = True) -> float:
     return 57344.0 if fp8_dtype_of(recipe, fprop_tensor) == DType.kFloat8E5M2 else 448.0
 
 
+_PRODUCTS = ("fp8_gemm_fprop", "fp8_gemm_dgrad", "fp8_gemm_wgrad")
+
+
+def _fast_accumulation(recipe: Recipe) -> tuple[bool, ...]:
+    """Which products may keep partial sums in a tensor core's accumulator. Delayed scaling has no
+    setting for it: its forward does.
+    """
+    if isinstance(recipe, DelayedScaling):
+        return (True, False, False)
+    products = (getattr(recipe, name, None) for name in _PRODUCTS)
+    return tuple(rule is not None and not rule.use_split_accumulator for rule in products)
+
+
 _native_recipes: dict[tuple[type, str, tuple[Any, ...]], Any] = {}
 
 
@@ -90,6 +103,7 @@ def _quantization_params(recipe: Recipe) -> tuple[Any, ...]:
     """What may be replaced on a recipe without being a field of it."""
     operands = ("fwd_inp", "fwd_weight", "bwd_grad")
     names = [f"{kind}_quant_{operand}" for kind in ("fp8", "fp4") for operand in operands]
+    names += _PRODUCTS
     return tuple(getattr(recipe, name, None) for name in names)
 
 
@@ -124,7 +138,11 @@ def _make_native_recipe(recipe: Recipe) -> Any:
         raise ValueError(_unknown_recipe("autocast", recipe))
     if not isinstance(recipe, DelayedScaling):
         override = recipe.backward_override  # type: ignore[attr-defined]
-        return tex.NativeRecipe(name=repr(recipe), backward_override=override)
+        return tex.NativeRecipe(
+            name=repr(recipe),
+            backward_override=override,
+            fast_accumulation=_fast_accumulation(recipe),
+        )
     has_callable = recipe.scaling_factor_compute_algo is not None or callable(
         recipe.amax_compute_algo
     )
@@ -136,6 +154,7 @@ def _make_native_recipe(recipe: Recipe) -> Any:
         reduces_amax=bool(recipe.reduce_amax),
         has_python_update=has_callable,
         python_recipe=copy.copy(recipe),  # which the user may change later
+        fast_accumulation=_fast_accumulation(recipe),
     )
 
 

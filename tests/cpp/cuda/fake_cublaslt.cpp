@@ -174,8 +174,7 @@ bool is_supported_low_precision(const Operation& operation, const Layout& a, con
   return is_fp8_type(b.type) && !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) &&
          has_rows_of_16_bytes && operation.b_mode == operation.a_mode &&
          (is_tn || (capability >= 100 && capability < 120)) && (is_scalar || capability >= 100) &&
-         preference.alignment[0] >= 16 && preference.alignment[1] >= 16 &&
-         operation.fast_accumulation == 0;
+         preference.alignment[0] >= 16 && preference.alignment[1] >= 16;
 }
 bool is_supported(const Operation& operation, const Layout& a, const Layout& b, const Layout& d,
                   const Preference& preference) {
@@ -343,6 +342,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, const void*
   calls.d_type = d_layout.type;
   calls.epilogue = operation.epilogue;
   calls.scale_mode = operation.a_mode;
+  calls.fast_matmuls += operation.fast_accumulation;
   const Layout& a_layout = layout_of(a_opaque);
   const bool a_transposed = operation.transpose_a == CUBLAS_OP_T;
   const int64_t k = a_transposed ? a_layout.rows : a_layout.cols;

@@ -13,6 +13,7 @@ namespace transformer_engine::testing {
 struct CublasLtCalls {
   int heuristics = 0;
   int matmuls = 0;
+  int fast_matmuls = 0;  // with fast accumulation
   int refusals = 0;
   // Of the last product.
   int32_t a_type = 0, b_type = 0, d_type = 0, epilogue = 0, scale_mode = 0;

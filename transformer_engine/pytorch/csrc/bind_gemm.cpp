@@ -44,6 +44,7 @@ struct Options {
   OptionalDType out_dtype;
   bool accumulate;
   std::string candidate;
+  bool use_split_accumulator;
 };
 
 void check_device(const char* name, const at::Tensor& tensor, const at::Tensor& a) {
@@ -124,6 +125,7 @@ struct Problem {
     }
     args.epilogue = options.gelu ? GemmEpilogue::kGELU : GemmEpilogue::kNone;
     args.accumulate = options.accumulate;
+    args.allows_fast_accumulation = !options.use_split_accumulator;
   }
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
@@ -177,14 +179,16 @@ void define(py::module_& m, const char* name, const char* doc, Body body) {
       [body](const at::Tensor& a, const at::Tensor& b, bool a_transposed, bool b_transposed,
              OptionalTensor a_scale_inv, OptionalTensor b_scale_inv, OptionalDType a_dtype,
              OptionalDType b_dtype, OptionalTensor bias, bool gelu, bool with_pre_gelu,
-             OptionalTensor out, OptionalDType out_dtype, bool accumulate, std::string candidate) {
+             OptionalTensor out, OptionalDType out_dtype, bool accumulate, std::string candidate,
+             bool use_split_accumulator) {
         const Options options = {.bias = std::move(bias),
                                  .out = std::move(out),
                                  .gelu = gelu,
                                  .with_pre_gelu = with_pre_gelu,
                                  .out_dtype = out_dtype,
                                  .accumulate = accumulate,
-                                 .candidate = std::move(candidate)};
+                                 .candidate = std::move(candidate),
+                                 .use_split_accumulator = use_split_accumulator};
         Problem problem({a.contiguous(), a_transposed, std::move(a_scale_inv), a_dtype},
                         {b.contiguous(), b_transposed, std::move(b_scale_inv), b_dtype}, options);
         return body(problem, options);
@@ -195,7 +199,7 @@ void define(py::module_& m, const char* name, const char* doc, Body body) {
       py::arg("b_dtype") = py::none(), py::arg("bias") = py::none(), py::arg("gelu") = false,
       py::arg("with_pre_gelu") = false, py::arg("out") = py::none(),
       py::arg("out_dtype") = py::none(), py::arg("accumulate") = false, py::arg("candidate") = "",
-      doc);
+      py::arg("use_split_accumulator") = true, doc);
 }
 
 }  // namespace
@@ -209,7 +213,8 @@ void bind_gemm(py::module_& m) {
          "of one float32 element. The result has type out_dtype (default: a's, bfloat16 for FP8). "
          "With accumulate the product is added to out. with_pre_gelu also returns the value before "
          "GELU. candidate names the implementation (gemm_candidates); empty chooses the first "
-         "that takes the problem.",
+         "that takes the problem. Without use_split_accumulator, FP8 partial sums may stay in a "
+         "tensor core's accumulator.",
          [](Problem& problem, const Options& options) {
            return run_gemm(problem, options.candidate);
          });

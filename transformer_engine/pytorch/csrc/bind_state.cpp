@@ -5,6 +5,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <transformer_engine/error.h>
 
+#include <array>
+
 #include "bind.h"
 #include "recipe_state.h"
 #include "steps/node_support.h"
@@ -169,7 +171,9 @@ void bind_state(py::module_& m) {
                                               "What native code needs of a recipe.")
       .def(py::init([](std::string name, bool is_delayed, float margin, bool most_recent,
                        bool reduces_amax, bool has_python_update, const py::object& python_recipe,
-                       const std::optional<std::string>& backward_override) {
+                       const std::optional<std::string>& backward_override,
+                       const std::array<bool, 3>& fast_accumulation) {
+             const auto [fprop, dgrad, wgrad] = fast_accumulation;
              return std::make_shared<Recipe>(Recipe{
                  .is_delayed = is_delayed,
                  .backward = backward_mode(backward_override),
@@ -178,14 +182,21 @@ void bind_state(py::module_& m) {
                  .amax_algo = most_recent ? AmaxComputeAlgo::kMostRecent : AmaxComputeAlgo::kMax,
                  .reduces_amax = reduces_amax,
                  .has_python_update = has_python_update,
-                 .python_recipe = hold(python_recipe)});
+                 .python_recipe = hold(python_recipe),
+                 .fast_accumulation = {.fprop = fprop, .dgrad = dgrad, .wgrad = wgrad}});
            }),
            py::arg("name"), py::arg("is_delayed") = false, py::arg("margin") = 0.0F,
            py::arg("most_recent") = false, py::arg("reduces_amax") = true,
            py::arg("has_python_update") = false, py::arg("python_recipe") = py::none(),
-           py::arg("backward_override") = py::none())
+           py::arg("backward_override") = py::none(),
+           py::arg("fast_accumulation") = std::array<bool, 3>{})
       .def_property_readonly("python_recipe",
                              [](const Recipe& self) { return held(self.python_recipe); })
+      .def_property_readonly("fast_accumulation",
+                             [](const Recipe& self) {
+                               const FastAccumulation& fast = self.fast_accumulation;
+                               return std::array<bool, 3>{fast.fprop, fast.dgrad, fast.wgrad};
+                             })
       .def_readonly("name", &Recipe::name)
       .def_readonly("is_delayed", &Recipe::is_delayed)
       .def_readonly("has_python_update", &Recipe::has_python_update);

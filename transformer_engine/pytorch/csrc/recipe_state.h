@@ -27,6 +27,14 @@ enum class BackwardMode {
   kDequantized,    // what the forward's rowwise copies stand for
 };
 
+// Which FP8 products may keep partial sums in a tensor core's accumulator (a recipe's
+// use_split_accumulator is False).
+struct FastAccumulation {
+  bool fprop = false;
+  bool dgrad = false;
+  bool wgrad = false;
+};
+
 // What native code needs of a Python recipe. Immutable; equal recipes share one object, so pointers
 // compare recipes.
 struct Recipe {
@@ -38,6 +46,7 @@ struct Recipe {
   bool reduces_amax = true;                        // over the ranks of a region's group
   bool has_python_update = false;                  // a user callable computes amax or scale
   std::shared_ptr<const PythonRef> python_recipe;  // for those callables
+  FastAccumulation fast_accumulation;
 };
 
 // The autocast region of this thread. A plain value: regions save and restore it whole.

@@ -42,6 +42,9 @@ struct GemmArgs {
   TensorView d;             // [m, n] FP32, BF16 or FP16
   bool accumulate =
       false;  // d += result; only without epilogue and bias. With FP32 d the sum stays in FP32
+  // Of two FP8 operands with one scale each: partial sums may stay in a tensor core's accumulator,
+  // which is shorter than FP32 on compute capability 8.9 and 9.0. No meaning elsewhere.
+  bool allows_fast_accumulation = false;
 };
 // k = 0 gives zeros (or leaves d when accumulating) plus bias; m = 0 or n = 0 is a no-op.
 void gemm(const GemmArgs& args, const Context& context);

@@ -123,7 +123,8 @@ void accumulate_into_main_grad(const WgradTask& task, const LinearSpec& spec) {
       task.first_microbatch->was_written = true;
     }
   }
-  const GemmFlags transposed{.a_is_transposed = true, .b_is_transposed = true, .accumulate = false};
+  const GemmFlags transposed{
+      .a_is_transposed = true, .b_is_transposed = true, .is_fast = task.is_fast};
   if (targets.size() == 1 && targets[0].main_grad.is_contiguous()) {
     GemmFlags flags = transposed;
     flags.accumulate = !targets[0].overwrites;
@@ -459,23 +460,25 @@ void run_gemm(const Operand& a, const Operand& b, const GemmFlags& flags, const 
   args.bias = vector_view(bias);
   args.d = matrix_view(d);
   args.accumulate = flags.accumulate;
+  args.allows_fast_accumulation = flags.is_fast;
   gemm(args, context_for(d));
 }
 
 at::Tensor fprop(const Operand& input, const Operand& weight, const at::Tensor& bias,
-                 at::ScalarType dtype) {
+                 at::ScalarType dtype, bool is_fast) {
   at::Tensor d = new_tensor({input.sizes.rows, weight.sizes.rows}, dtype, input.anchor());
-  run_gemm(input, weight, {}, bias, d);
+  run_gemm(input, weight, {.is_fast = is_fast}, bias, d);
   return d;
 }
 
 at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarType dtype,
-                 const at::Tensor& addend) {
+                 const at::Tensor& addend, bool is_fast) {
   const bool adds = addend.defined() && addend.scalar_type() == dtype;
   at::Tensor d =
       adds ? addend.contiguous()
            : new_tensor({grad_output.sizes.rows, weight.sizes.cols}, dtype, grad_output.anchor());
-  run_gemm(grad_output, weight, {.b_is_transposed = true, .accumulate = adds}, {}, d);
+  run_gemm(grad_output, weight, {.b_is_transposed = true, .accumulate = adds, .is_fast = is_fast},
+           {}, d);
   return d;
 }
 
@@ -530,8 +533,8 @@ TensorList run_wgrad(const WgradTask& task, const LinearSpec& spec) {
   }
   const at::Tensor whole = new_tensor({task.grad_output.sizes.cols, task.input.sizes.cols},
                                       task.weights[0].scalar_type(), task.input.anchor());
-  run_gemm(task.grad_output, task.input, {.a_is_transposed = true, .b_is_transposed = true}, {},
-           whole);
+  run_gemm(task.grad_output, task.input,
+           {.a_is_transposed = true, .b_is_transposed = true, .is_fast = task.is_fast}, {}, whole);
   if (task.weights.size() == 1) {
     gradients.push_back(whole);
     return gradients;

@@ -61,6 +61,7 @@ struct WgradTask {
   Operand input;        // [m, in]
   TensorList weights;   // those that do not require a gradient (any more) get none
   std::shared_ptr<FirstMicrobatch> first_microbatch;  // null: main_grad is added to
+  bool is_fast = false;                               // GemmFlags
 };
 
 // First in, first out.
@@ -151,15 +152,17 @@ struct GemmFlags {
   bool a_is_transposed = false;
   bool b_is_transposed = false;
   bool accumulate = false;
+  bool is_fast = false;  // allows_fast_accumulation
 };
 void run_gemm(const Operand& a, const Operand& b, const GemmFlags& flags, const at::Tensor& bias,
               const at::Tensor& d);
 
+// `is_fast`: GemmFlags.
 at::Tensor fprop(const Operand& input, const Operand& weight, const at::Tensor& bias,
-                 at::ScalarType dtype);
+                 at::ScalarType dtype, bool is_fast);
 // `addend` [m, in] is added before rounding when defined (and may be overwritten).
 at::Tensor dgrad(const Operand& grad_output, const Operand& weight, at::ScalarType dtype,
-                 const at::Tensor& addend);
+                 const at::Tensor& addend, bool is_fast);
 
 // The gradient of an output [..., out] as an operand for dgrad and wgrad, and the bias gradient in
 // the same pass when asked for. A gradient that arrives quantized is used as it is.

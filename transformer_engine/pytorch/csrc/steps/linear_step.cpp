@@ -130,7 +130,8 @@ void LinearNode::add_product_gradients(const Operand& grad_output, const at::Ten
   if (wanted.needs_dgrad()) {
     grad_input =
         start_dgrad(spec.sharding, grad_output, linear_saved.unpack_weight(this, spec, dtype),
-                    dtype, {.tensor = grad_layernorm, .is_whole = gathers_layernorm_output});
+                    dtype, {.tensor = grad_layernorm, .is_whole = gathers_layernorm_output},
+                    state.fast_accumulation().dgrad);
     if (!spec.sharding.sums_grad_input()) {
       add_input_gradients(grad_input.wait(), wanted, result);
     }
@@ -141,7 +142,8 @@ void LinearNode::add_product_gradients(const Operand& grad_output, const at::Ten
                                        ? linear_saved.wgrad_input(input_gather->wait(), state, spec)
                                        : linear_saved.unpack_input(this, state, spec, dtype),
                           .weights = linear_saved.targets,
-                          .first_microbatch = first_microbatch},
+                          .first_microbatch = first_microbatch,
+                          .is_fast = state.fast_accumulation().wgrad},
                          result);
   }
   if (wanted.needs_dgrad() && spec.sharding.sums_grad_input()) {  // ranks added while wgrad ran
@@ -326,7 +328,9 @@ LinearStep::Outputs LinearStep::compute(Call& call) {
                            ? input.operand
                            : Operand::high_precision(as_matrix(input.operand.plain()));
   const c10::SmallVector<int64_t, 4> sizes = output_sizes(call.input);
-  outputs.output = layer_output(sharding, flat, weight, bias, call.dtype, sizes);
+  outputs.output = layer_output(
+      sharding, flat, weight, bias,
+      {.dtype = call.dtype, .sizes = sizes, .is_fast = call.state.fast_accumulation().fprop});
   if (call.quantizes_output && call.state.is_quantized) {
     const auto& quantizer = call.state.quantizers->forward[3 * spec_.linear.gemm + 2];
     outputs.output = make_quantized_tensor(outputs.output, sizes, call.dtype, quantizer);

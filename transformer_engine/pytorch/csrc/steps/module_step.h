@@ -52,6 +52,9 @@ struct CallState {
   bool quantizes_backward() const {
     return is_quantized && backward_mode() == BackwardMode::kQuantized;
   }
+  FastAccumulation fast_accumulation() const {
+    return is_quantized ? quantizers->recipe->fast_accumulation : FastAccumulation{};
+  }
   bool has_scales() const { return quantizers != nullptr && quantizers->forward_state != nullptr; }
   bool operator==(const CallState&) const = default;
 };

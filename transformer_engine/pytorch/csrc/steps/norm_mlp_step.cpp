@@ -86,7 +86,8 @@ Hidden compute_hidden(const NormMLPStepSpec& spec, const CallState& state, const
                    quantizer != nullptr ? hidden.norm.quantized
                                         : Operand::high_precision(as_matrix(hidden.norm.output)),
                    request.needs_fc1_wgrad);
-  hidden.fc1_output = fprop(hidden.fc1_input.operand, fc1_weight, fc1_bias, request.dtype);
+  hidden.fc1_output = fprop(hidden.fc1_input.operand, fc1_weight, fc1_bias, request.dtype,
+                            state.fast_accumulation().fprop);
   hidden.fc2_input =
       activation_forward_part(spec, state, hidden.fc1_output, request.needs_fc2_wgrad);
   return hidden;
@@ -298,12 +299,15 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
     const Activated activated =
         restore(fc1_forward_weight.is_saved() ? fc1_forward_weight.unpack(this) : fc1_weight, norm);
     if (wants_fc2_weight) {
-      add_weight_gradient(*fc2, {grad_output, activated.fc2_input, fc2_saved.targets, fc2_first},
+      add_weight_gradient(*fc2,
+                          {grad_output, activated.fc2_input, fc2_saved.targets, fc2_first,
+                           state.fast_accumulation().wgrad},
                           fc2_weight_edge(), &result);
     }
     if (wants_fc1) {
       const at::Tensor grad_activated =
-          dgrad(grad_output, fc2_saved.unpack_weight(this, fc2->spec(), dtype), dtype, {});
+          dgrad(grad_output, fc2_saved.unpack_weight(this, fc2->spec(), dtype), dtype, {},
+                state.fast_accumulation().dgrad);
       at::Tensor grad_fc1_bias =
           wants_fc1_bias ? new_tensor(fc1_bias.sizes(), fc1_bias.scalar_type(), fc1_bias)
                          : at::Tensor();
@@ -318,7 +322,8 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
       if (wants_norm) {
         grad_normalized =
             start_dgrad(sharding, grad_fc1, fc1_weight, dtype,
-                        {.tensor = grad_layernorm, .is_whole = spec.returns_gathered()});
+                        {.tensor = grad_layernorm, .is_whole = spec.returns_gathered()},
+                        state.fast_accumulation().dgrad);
         if (!sharding.sums_grad_input()) {
           add_norm_gradients(norm, grad_normalized.wait(), &result);
         }
@@ -327,8 +332,9 @@ variable_list NormMLPNode::apply(variable_list&& grads) {
         const Operand input = input_gather.has_value()
                                   ? fc1_saved.wgrad_input(input_gather->wait(), state, fc1->spec())
                                   : activated.fc1_input;
-        add_weight_gradient(*fc1, {grad_fc1, input, fc1_saved.targets, fc1_first},
-                            fc1_weight_edge(), &result);
+        add_weight_gradient(
+            *fc1, {grad_fc1, input, fc1_saved.targets, fc1_first, state.fast_accumulation().wgrad},
+            fc1_weight_edge(), &result);
       }
       if (wants_norm && sharding.sums_grad_input()) {  // ranks added while wgrad ran
         add_norm_gradients(norm, grad_normalized.wait(), &result);
@@ -435,8 +441,11 @@ at::Tensor NormMLPStep::compute(Call& call) {
   }
   const at::Tensor bias =
       spec_.return_bias ? at::Tensor() : as_dtype(concatenate(call.fc2.biases), call.dtype);
-  at::Tensor output = layer_output(spec_.fc2.sharding, call.hidden.fc2_input.operand,
-                                   call.fc2_weight, bias, call.dtype, call.input.sizes());
+  at::Tensor output =
+      layer_output(spec_.fc2.sharding, call.hidden.fc2_input.operand, call.fc2_weight, bias,
+                   {.dtype = call.dtype,
+                    .sizes = call.input.sizes(),
+                    .is_fast = call.state.fast_accumulation().fprop});
   if (spec_.return_layernorm_output) {
     call.layernorm_output = call.hidden.norm.output;
   }

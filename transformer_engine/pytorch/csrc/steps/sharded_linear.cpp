@@ -24,15 +24,16 @@ at::Tensor finish_sum(Pending& sum, const at::Tensor& addend, at::ScalarType dty
 }  // namespace
 
 at::Tensor layer_output(const Sharding& sharding, const Operand& input, const Operand& weight,
-                        const at::Tensor& bias, at::ScalarType dtype, at::IntArrayRef sizes) {
+                        const at::Tensor& bias, const OutputRequest& request) {
   at::Tensor output;
   if (sharding.sums_output()) {
-    Pending sum = start_sum(sharding, fprop(input, weight, {}, partial_type(input, dtype)));
-    output = finish_sum(sum, bias, dtype);
+    Pending sum = start_sum(
+        sharding, fprop(input, weight, {}, partial_type(input, request.dtype), request.is_fast));
+    output = finish_sum(sum, bias, request.dtype);
   } else {
-    output = fprop(input, weight, bias, dtype);
+    output = fprop(input, weight, bias, request.dtype, request.is_fast);
   }
-  return sizes.size() == 2 ? output : output.view(sizes);
+  return request.sizes.size() == 2 ? output : output.view(request.sizes);
 }
 
 at::Tensor PendingDgrad::wait() {
@@ -40,18 +41,19 @@ at::Tensor PendingDgrad::wait() {
 }
 
 PendingDgrad start_dgrad(const Sharding& sharding, const Operand& grad_output,
-                         const Operand& weight, at::ScalarType dtype, const DgradAddend& addend) {
+                         const Operand& weight, at::ScalarType dtype, const DgradAddend& addend,
+                         bool is_fast) {
   // The product may overwrite what it adds to.
   if (!sharding.sums_grad_input()) {
     return dgrad(grad_output, weight, dtype,
-                 addend.tensor.defined() ? addend.tensor.clone() : at::Tensor());
+                 addend.tensor.defined() ? addend.tensor.clone() : at::Tensor(), is_fast);
   }
   const at::ScalarType type = partial_type(grad_output, dtype);
   at::Tensor partial_addend;
   if (addend.is_whole && addend.tensor.defined()) {
     partial_addend = addend.tensor.to(type, /*non_blocking=*/false, /*copy=*/true);
   }
-  return {start_sum(sharding, dgrad(grad_output, weight, type, partial_addend)),
+  return {start_sum(sharding, dgrad(grad_output, weight, type, partial_addend, is_fast)),
           addend.is_whole ? at::Tensor() : addend.tensor, dtype};
 }
 

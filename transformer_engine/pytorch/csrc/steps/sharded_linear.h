@@ -34,8 +34,13 @@ LayerInput gather_input(const ShardedCast& cast, const CallState& state, const L
                         Operand local, bool needs_wgrad);
 
 // fprop for a layer whose ranks may each have a part of the sum: y of these sizes, bias included.
+struct OutputRequest {
+  at::ScalarType dtype;
+  at::IntArrayRef sizes;
+  bool is_fast;  // GemmFlags
+};
 at::Tensor layer_output(const Sharding& sharding, const Operand& input, const Operand& weight,
-                        const at::Tensor& bias, at::ScalarType dtype, at::IntArrayRef sizes);
+                        const at::Tensor& bias, const OutputRequest& request);
 
 // dgrad, with the sum over ranks under way where there is one.
 class PendingDgrad {
@@ -57,7 +62,9 @@ struct DgradAddend {
   at::Tensor tensor;
   bool is_whole = false;
 };
+// `is_fast`: GemmFlags.
 PendingDgrad start_dgrad(const Sharding& sharding, const Operand& grad_output,
-                         const Operand& weight, at::ScalarType dtype, const DgradAddend& addend);
+                         const Operand& weight, at::ScalarType dtype, const DgradAddend& addend,
+                         bool is_fast);
 
 }  // namespace transformer_engine::pytorch
