@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "capture.h"
 #include "device_memory.h"
 #include "sanitizers.h"
 #include "shared_memory_limits.h"
@@ -19,11 +20,16 @@ int compute_capability() {
   return text != nullptr ? std::atoi(text) : 90;
 }
 
+bool is_capturing = false;
+
 }  // namespace
 
 extern "C" {
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (is_capturing) {
+    return cudaErrorStreamCaptureUnsupported;
+  }
   *pointer = cuda_emulator::allocate_device_memory(bytes);
   return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -32,7 +38,8 @@ cudaError_t cudaFree(void* pointer) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t) {
-  return cudaMalloc(pointer, bytes);
+  *pointer = cuda_emulator::allocate_device_memory(bytes);
+  return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
 
@@ -47,8 +54,16 @@ cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t)
   std::memset(target, value, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return is_capturing ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  return is_capturing ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
@@ -90,6 +105,9 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 }  // extern "C"
 
 namespace cuda_emulator {
+
+CaptureScope::CaptureScope() { is_capturing = true; }
+CaptureScope::~CaptureScope() { is_capturing = false; }
 
 void trust_host_stack() {
   constexpr size_t kBytes = 64 * 1024;  // frames of a test and of the op that it calls

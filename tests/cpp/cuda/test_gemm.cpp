@@ -15,6 +15,7 @@
 #include "helpers/errors.h"
 #include "helpers/gemm_block_operand.h"
 #if defined(TE_CUDA_EMULATED)
+#include "capture.h"
 #include "cuda/fake_cublaslt.h"
 #include "cuda/gemm/matmul.h"
 #include "cuda/runtime.h"
@@ -215,6 +216,26 @@ TEST(CudaGemm, Fp8StaysFp8InEveryLayout) {
   }
 }
 
+TEST(CudaGemm, FastAccumulationIsForFp8WithOneScale) {
+  const auto fast_products = [&](const char* kind, bool allows) {
+    const Architecture architecture("90");
+    const Library library;
+    GemmCase spec = shape(16, 32, 128);
+    spec.d_dtype = DType::kBFloat16;
+    BlockProblem problem(spec, kind_named(kind), kind_named(kind), 1);
+    GemmMatrix d = problem.d_before;
+    DeviceMirror mirror;
+    te::GemmArgs args = mirror.view(problem.args(d, d));
+    args.allows_fast_accumulation = allows;
+    te::gemm(args, kOnDevice);
+    return Library::calls().fast_matmuls;
+  };
+  EXPECT_EQ(fast_products("e4m3 tensor", true), 1);
+  EXPECT_EQ(fast_products("e4m3 tensor", false), 0);
+  EXPECT_EQ(fast_products("e4m3 1x128", true), 0);
+  EXPECT_EQ(fast_products("bfloat16", true), 0);
+}
+
 // Blocks of 1 x 128 on one side at least, k a multiple of 128, rows a multiple of 4.
 TEST(CudaGemm, Fp8BlocksAreMultipliedNativelyOnHopper) {
   const Architecture architecture("90");
@@ -264,6 +285,23 @@ TEST(CudaGemm, ARepeatedProductAsksForNoAlgorithm) {
     te::gemm(args, kOnDevice);
     EXPECT_EQ(Library::calls().heuristics, asked) << kind.name;
     EXPECT_EQ(cuda::cached_matmuls(), cached) << kind.name;
+  }
+}
+
+// The first product of a stream, as a graph is captured: cudaMalloc is refused there.
+TEST(CudaGemm, IsCapturedByAGraph) {
+  const Library library;
+  for (const OperandKind& kind : kOperandKinds) {
+    GemmCase spec = shape(16, 32, 128);
+    spec.d_dtype = DType::kBFloat16;
+    BlockProblem problem(spec, kind, kind, 3);
+    GemmMatrix d = problem.d_before;
+    DeviceMirror mirror;
+    const te::GemmArgs args = mirror.view(problem.args(d, d));
+    te::Context context = kOnDevice;
+    context.stream = reinterpret_cast<void*>(uintptr_t{0x40});  // of no other test
+    const cuda_emulator::CaptureScope capture;
+    te::gemm(args, context);
   }
 }
 

@@ -134,7 +134,7 @@ cublasLtEpilogue_t epilogue_of(const GemmArgs& args) {
   return static_cast<cublasLtEpilogue_t>(epilogue != 0 ? epilogue : CUBLASLT_EPILOGUE_DEFAULT);
 }
 
-bool multiply_fused(const GemmArgs& args, Operands operands, cudaStream_t stream) {
+bool multiply_fused(const GemmArgs& args, Operands operands, const Context& context) {
   MatmulProblem& problem = operands.problem;
   if (!can_fuse(args, problem.a_type)) {
     return false;
@@ -148,7 +148,7 @@ bool multiply_fused(const GemmArgs& args, Operands operands, cudaStream_t stream
   operands.pointers.d = args.d.data;
   operands.pointers.bias = args.bias.data;
   operands.pointers.aux = args.pre_epilogue.data;
-  return run_matmul(problem, operands.pointers, stream);
+  return run_matmul(problem, operands.pointers, context);
 }
 
 // `sums`: [m, n] FP32 of working memory.
@@ -161,7 +161,7 @@ bool multiply_apart(const GemmArgs& args, Operands operands, float* sums, const 
   if (problem.has_device_alpha != 0) {
     operands.pointers.beta = operands.pointers.alpha + 1;  // 0: d is added afterwards
   }
-  if (!run_matmul(problem, operands.pointers, static_cast<cudaStream_t>(context.stream))) {
+  if (!run_matmul(problem, operands.pointers, context)) {
     return false;
   }
   finish_product(args, sums, context);
@@ -169,7 +169,7 @@ bool multiply_apart(const GemmArgs& args, Operands operands, float* sums, const 
 }
 
 bool multiply(const GemmArgs& args, const Operands& operands, const Context& context) {
-  if (multiply_fused(args, operands, static_cast<cudaStream_t>(context.stream))) {
+  if (multiply_fused(args, operands, context)) {
     return true;
   }
   const Workspace sums(kOp, args.d.numel() * static_cast<int64_t>(sizeof(float)), context);
@@ -210,6 +210,7 @@ bool multiply_per_tensor(const GemmArgs& args, Operands operands, const Context&
                with_k_columns(args.b, moves_b, memory.data(a_bytes), context));
   operands.problem.a_is_transposed = args.a.is_transposed && !moves_a ? 1 : 0;
   operands.problem.b_is_transposed = args.b.is_transposed && !moves_b ? 1 : 0;
+  operands.problem.has_fast_accumulation = args.allows_fast_accumulation ? 1 : 0;
   operands.pointers.a_scale = args.a.scale_inv;
   operands.pointers.b_scale = args.b.scale_inv;
   return multiply(args, operands, context);

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "cuda/gemm/stream_workspace.h"
+#include "cuda/workspace.h"
 
 namespace transformer_engine::cuda {
 
@@ -69,8 +70,7 @@ void init_operation(Plan& plan, const MatmulProblem& problem) {
   if (problem.has_scales != 0) {
     set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, problem.b_scale_mode);
     set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, problem.a_scale_mode);
-    const int8_t has_fast_accumulation = 0;  // partial sums are added in FP32
-    set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, has_fast_accumulation);
+    set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(problem.has_fast_accumulation));
   }
   if (problem.has_device_alpha != 0) {
     set(plan, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
@@ -153,6 +153,8 @@ Plans& plans() {
   return of_thread;
 }
 
+constexpr size_t kMostPlans = 4096;  // of about a kilobyte: inputs may be of a new size each time
+
 // Null where cuBLASLt has no algorithm.
 Plan* plan_for(const MatmulProblem& problem, const MatmulPointers& pointers) {
   const auto known = plans().find(problem);
@@ -171,6 +173,9 @@ Plan* plan_for(const MatmulProblem& problem, const MatmulPointers& pointers) {
   if (!find_algorithm(*plan, problem)) {
     plan = nullptr;
   }
+  if (plans().size() >= kMostPlans) {
+    plans().clear();
+  }
   return plans().emplace(problem, std::move(plan)).first->second.get();
 }
 
@@ -182,7 +187,8 @@ int32_t alignment_of(const void* pointer) {
   return static_cast<int32_t>(std::min(address & -address, kMost)) + (address == 0 ? 256 : 0);
 }
 
-bool run_matmul(const MatmulProblem& problem, const MatmulPointers& pointers, cudaStream_t stream) {
+bool run_matmul(const MatmulProblem& problem, const MatmulPointers& pointers,
+                const Context& context) {
   Plan* plan = plan_for(problem, pointers);
   if (plan == nullptr) {
     return false;
@@ -192,7 +198,12 @@ bool run_matmul(const MatmulProblem& problem, const MatmulPointers& pointers, cu
   const bool is_on_device = problem.has_device_alpha != 0;
   const float* alpha = is_on_device ? pointers.alpha : &host_alpha;
   const float* beta = is_on_device ? pointers.beta : &host_beta;
-  void* workspace = stream_workspace(problem.device, stream, kWorkspaceBytes);
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  // A graph owns its memory: its replays may run beside what follows on the stream now capturing.
+  const bool is_recorded = is_capturing(stream);
+  const Workspace recorded("gemm", is_recorded ? kWorkspaceBytes : 0, context);
+  void* workspace =
+      is_recorded ? recorded.data() : stream_workspace(problem.device, stream, kWorkspaceBytes);
   check_cublaslt(
       cublaslt().matmul(handle_of(problem.device), &plan->operation, alpha, pointers.b, &plan->b,
                         pointers.a, &plan->a, beta, pointers.d, &plan->d, pointers.d, &plan->d,

@@ -30,7 +30,8 @@ struct MatmulProblem {
   uint8_t has_device_alpha = 0;  // alpha and beta are read from the device
   uint8_t is_accumulating = 0;   // beta is 1
   uint8_t has_aux = 0;           // the value before GELU is stored
-  uint8_t padding[2] = {};
+  uint8_t has_fast_accumulation = 0;
+  uint8_t padding = 0;
 };
 static_assert(sizeof(MatmulProblem) == 24 + 12 * 4 + 8);
 
@@ -51,7 +52,8 @@ int32_t alignment_of(const void* pointer);
 
 // False where cuBLASLt has no algorithm for the problem (nothing is written then, and it is not
 // asked again). Throws RuntimeError with cuBLASLt's words when it fails.
-bool run_matmul(const MatmulProblem& problem, const MatmulPointers& pointers, cudaStream_t stream);
+bool run_matmul(const MatmulProblem& problem, const MatmulPointers& pointers,
+                const Context& context);
 
 // Descriptors made so far by this thread: for tests of the cache.
 size_t cached_matmuls();

@@ -10,6 +10,12 @@
 
 namespace transformer_engine::cuda {
 
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+         status != cudaStreamCaptureStatusNone;
+}
+
 void* stream_workspace(int device, cudaStream_t stream, size_t bytes) {
   static std::mutex mutex;
   static std::map<std::pair<int, cudaStream_t>, void*> workspaces;
@@ -19,8 +25,7 @@ void* stream_workspace(int device, cudaStream_t stream, size_t bytes) {
     const cudaError_t status = cudaMalloc(&workspace, bytes);
     TE_CHECK_AS(RuntimeError, status == cudaSuccess, "gemm: a workspace of ", bytes,
                 " bytes cannot be allocated (", cudaGetErrorString(status),
-                "); free device memory is required. Free some, or run the first product outside "
-                "of a graph capture.");
+                "); free device memory is required. Free some.");
   }
   return workspace;
 }

@@ -8,9 +8,10 @@
 
 namespace transformer_engine::cuda {
 
+bool is_capturing(cudaStream_t stream);
+
 // Device memory for the library calls of one stream, which run one after another and so may share
-// it. Allocated at the stream's first call and kept: it must not be the first call inside a graph
-// capture.
+// it. Allocated at the stream's first call and kept. Not for a stream that is capturing.
 void* stream_workspace(int device, cudaStream_t stream, size_t bytes);
 
 }  // namespace transformer_engine::cuda
