@@ -618,6 +618,20 @@ def _() -> None:
     assert torch.equal(part, layer.weight[16:])
 
 
+def smoothed_losses(rank: int) -> list[float]:
+    logits = torch.arange(8.0).view(1, 1, 8)[..., 4 * rank : 4 * rank + 4]
+    target = torch.ones(1, 1, dtype=torch.int64)
+    return te.parallel_cross_entropy(logits, target, 0.5, False, world()).flatten().tolist()
+
+
+@row("smoothing-over-ranks")
+def _() -> None:
+    logits, target = torch.arange(8.0).view(1, 1, 8), torch.ones(1, 1, dtype=torch.int64)
+    whole = torch.nn.functional.cross_entropy(logits[0], target[0], label_smoothing=0.5)
+    first, second = ranks(2).run(smoothed_losses)
+    assert first == second == pytest.approx([whole.item()])
+
+
 @row("partial-sums")
 def _() -> None:
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -914,6 +928,11 @@ refuses(
             return_layernorm_output=True,
             return_layernorm_output_gathered=True,
         )
+    ),
+    lambda: te.parallel_cross_entropy(
+        torch.empty(2, 2, 4, device="meta"),
+        torch.empty(2, 2, dtype=torch.int64, device="meta"),
+        dist_process_group=world(),
     ),
 )
 refuses(

@@ -4,9 +4,10 @@
 #
 # The CUDA kernels, executed on the CPU by tests/cuda_emulator: plain, in forward and in reverse order
 # of threads and blocks, and under the address, undefined-behaviour, thread and memory sanitizers.
-# Then the Python tests of quantizers, modules, rotary embeddings and optimizers with the emulated library in
-# place of the core, so that the binding and the steps run on the CUDA path. Needs CMake, ninja, g++, GoogleTest and the
-# headers of CUDA and cuBLASLt (no GPU, no driver); clang 19 with its runtime for the last two.
+# Then the Python tests of quantizers, modules, rotary embeddings, cross entropy and optimizers with the
+# emulated library in place of the core, so that the binding and the steps run on the CUDA path. Needs
+# CMake, ninja, g++, GoogleTest and the headers of CUDA and cuBLASLt (no GPU, no driver); clang 19 with
+# its runtime for the last two.
 # CUDA_EMULATOR_MODES="plain asan tsan msan" chooses. Arguments go to the test program. Settings: see
 # qa/support.sh.
 set -u
@@ -79,7 +80,7 @@ if [ -f "$library" ] && has_module torch && has_module pytest; then
     "$PYTHON" -m pytest -q -n "${MAX_JOBS:-2}" -m "not slow" -p no:cacheprovider \
     "$TE_PATH/tests/pytorch/tensor" "$TE_PATH/tests/pytorch/module" "$TE_PATH/tests/pytorch/csrc" \
     "$TE_PATH/tests/pytorch/attention/test_rope.py" "$TE_PATH/tests/pytorch/attention/test_rope_native.py" \
-    "$TE_PATH/tests/pytorch/optimizers" \
+    "$TE_PATH/tests/pytorch/optimizers" "$TE_PATH/tests/pytorch/test_cross_entropy.py" \
     --ignore "$TE_PATH/tests/pytorch/csrc/test_gemm.py" # of the CPU's own implementations
 fi
 finish

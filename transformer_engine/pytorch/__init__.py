@@ -24,6 +24,7 @@ from .cpu_offload import (  # noqa: E402
     get_cpu_offload_context,
     mark_not_offload,
 )
+from .cross_entropy import parallel_cross_entropy  # noqa: E402
 from .distributed import CudaRNGStatesTracker, checkpoint  # noqa: E402
 from .graph import make_graphed_callables  # noqa: E402
 from .module import (  # noqa: E402
@@ -133,6 +134,8 @@ __all__ = [  # noqa: RUF022  # grouped by subject
     "get_cudnn_version",
     "get_device_compute_capability",
     "is_bf16_available",
+    # loss
+    "parallel_cross_entropy",
     # recompute, random streams, activation offload, graphs
     "CudaRNGStatesTracker",
     "ManualOffloadSynchronizer",

@@ -11,6 +11,7 @@ namespace transformer_engine::pytorch {
 void bind_activation(pybind11::module_& m);
 void bind_attention(pybind11::module_& m);
 void bind_cast(pybind11::module_& m);
+void bind_cross_entropy(pybind11::module_& m);
 void bind_gemm(pybind11::module_& m);
 void bind_multi_tensor(pybind11::module_& m);
 void bind_norm(pybind11::module_& m);
