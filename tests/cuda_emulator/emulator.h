@@ -58,6 +58,7 @@ struct Grid {
   dim3 block;
   size_t dynamic_shared_bytes;
   size_t argument_bytes;
+  cudaStream_t stream;
 };
 // Calls body(argument) once for every thread; `argument` begins with `argument_bytes` bytes of what
 // the kernel is given. Throws std::runtime_error with the kernel's name and

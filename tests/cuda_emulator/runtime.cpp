@@ -5,6 +5,7 @@
 // CUDA_EMULATOR_ARCH (default 90); a stream is done when the call returns.
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -12,6 +13,7 @@
 #include "device_memory.h"
 #include "sanitizers.h"
 #include "shared_memory_limits.h"
+#include "stream_log.h"
 
 namespace {
 
@@ -62,6 +64,25 @@ cudaError_t cudaDeviceSynchronize() {
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+// Streams and events are numbers: a stream is done when the call returns.
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  static uintptr_t created = 0x1000;
+  *stream = reinterpret_cast<cudaStream_t>(++created);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  static uintptr_t created = 0;
+  *event = reinterpret_cast<cudaEvent_t>(++created);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  cuda_emulator::log_stream({cuda_emulator::StreamStep::Act::kRecord, stream, event});
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  cuda_emulator::log_stream({cuda_emulator::StreamStep::Act::kWait, stream, event});
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }

@@ -23,6 +23,7 @@
 #include "fiber.h"
 #include "sanitizers.h"
 #include "shared_memory_limits.h"
+#include "stream_log.h"
 
 uint3 threadIdx;
 uint3 blockIdx;
@@ -783,6 +784,7 @@ void run_grid(const Grid& grid, void (*body)(void*), void* argument) {
   if (const std::string error = launch_error(grid); !error.empty()) {
     throw std::runtime_error(std::string("invalid launch of kernel ") + grid.name + ": " + error);
   }
+  log_stream({.act = StreamStep::Act::kWork, .stream = grid.stream});
   check_arguments(grid.name, argument, grid.argument_bytes);
   const DeviceAccess access;
   // One grid at a time, also where threads of the process launch at once.

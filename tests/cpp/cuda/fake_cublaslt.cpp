@@ -11,6 +11,7 @@
 #include "numerics/e8m0.h"
 #include "numerics/half.h"
 #include "numerics/minifloat.h"
+#include "stream_log.h"
 
 namespace transformer_engine::testing {
 
@@ -328,7 +329,8 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, const void*
                       cublasLtMatrixLayout_t b_opaque, const void* beta, const void* c,
                       cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_opaque,
                       const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t,
-                      cudaStream_t) {
+                      cudaStream_t stream) {
+  cuda_emulator::log_stream({.act = cuda_emulator::StreamStep::Act::kWork, .stream = stream});
   const cuda_emulator::DeviceAccess access;
   const Operation& operation = operation_of(opaque);
   const Layout& d_layout = layout_of(d_opaque);

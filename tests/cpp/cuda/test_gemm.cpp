@@ -6,19 +6,24 @@
 // there, too.
 #include <gtest/gtest.h>
 #include <transformer_engine/error.h>
-#include <transformer_engine/gemm.h>
+#include <transformer_engine/grouped_gemm.h>
 
+#include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "cuda/device_mirror.h"
 #include "helpers/errors.h"
 #include "helpers/gemm_block_operand.h"
+#include "helpers/gemm_group.h"
 #if defined(TE_CUDA_EMULATED)
 #include "capture.h"
 #include "cuda/fake_cublaslt.h"
 #include "cuda/gemm/matmul.h"
 #include "cuda/runtime.h"
+#include "stream_log.h"
 #endif
 
 namespace {
@@ -155,6 +160,21 @@ TEST(CudaGemm, EveryEpilogueAndTypeOfResultMatchesFp64) {
   }
 }
 
+TEST(CudaGemm, EveryProductOfAGroupMatchesFp64) {
+  const Library library;
+  for (size_t count = 0; count <= 9; ++count) {
+    te::testing::GemmGroup group(count, static_cast<unsigned>(count));
+    DeviceMirror mirror;
+    std::vector<te::GemmArgs> products;
+    for (const te::GemmArgs& args : group.args()) {
+      products.push_back(mirror.view(args));
+    }
+    te::grouped_gemm({products}, kOnDevice);
+    mirror.download();
+    group.expect_results_match_fp64();
+  }
+}
+
 TEST(CudaGemm, NoDepthGivesZerosAndBias) {
   const Library library;
   for (unsigned choice = 0; choice < 15; ++choice) {
@@ -286,6 +306,43 @@ TEST(CudaGemm, ARepeatedProductAsksForNoAlgorithm) {
     EXPECT_EQ(Library::calls().heuristics, asked) << kind.name;
     EXPECT_EQ(cuda::cached_matmuls(), cached) << kind.name;
   }
+}
+
+// A product's stream begins after the caller's stream, which waits for it in the end.
+TEST(CudaGemm, AGroupRunsBetweenWhatIsBeforeAndAfterOnItsStream) {
+  using Step = cuda_emulator::StreamStep;
+  const Library library;
+  te::testing::GemmGroup group(9, 1);
+  DeviceMirror mirror;
+  std::vector<te::GemmArgs> products;
+  for (const te::GemmArgs& args : group.args()) {
+    products.push_back(mirror.view(args));
+  }
+  te::Context context = kOnDevice;
+  context.stream = reinterpret_cast<void*>(uintptr_t{0x50});
+  const auto caller = static_cast<cudaStream_t>(context.stream);
+  const cuda_emulator::StreamLog log;
+  te::grouped_gemm({products}, context);
+
+  std::map<cudaEvent_t, cudaStream_t> recorded;
+  std::set<cudaStream_t> begun{caller};  // that wait for what the caller's stream did
+  std::set<cudaStream_t> at_work;        // with work that the caller's stream has not waited for
+  for (const Step& step : log.steps()) {
+    if (step.act == Step::Act::kRecord) {
+      recorded[step.event] = step.stream;
+    } else if (step.act == Step::Act::kWait && recorded.at(step.event) == caller) {
+      begun.insert(step.stream);
+    } else if (step.act == Step::Act::kWait) {
+      EXPECT_EQ(step.stream, caller);
+      at_work.erase(recorded.at(step.event));
+    } else {
+      EXPECT_TRUE(begun.contains(step.stream));
+      at_work.insert(step.stream);
+    }
+  }
+  at_work.erase(caller);
+  EXPECT_TRUE(at_work.empty());
+  EXPECT_EQ(begun.size(), 4U);
 }
 
 // The first product of a stream, as a graph is captured: cudaMalloc is refused there.

@@ -10,6 +10,7 @@
 #include "cuda/candidate.h"
 #include "cuda/gemm/matmul.h"
 #include "cuda/gemm/operand.h"
+#include "cuda/gemm/side_streams.h"
 #include "cuda/runtime.h"
 #include "cuda/workspace.h"
 
@@ -17,7 +18,9 @@
 #include <transformer_engine/cast.h>
 #include <transformer_engine/error.h>
 #include <transformer_engine/framework.h>
+#include <transformer_engine/grouped_gemm.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace transformer_engine::cuda {
@@ -332,6 +335,29 @@ void EntryPoint<GemmArgs>::run(const GemmArgs& args, const Context& context) {
               " has no algorithm for m = ", m, ", n = ", n, ", k = ", k, " and operands of ",
               dtype_name(args.a.matrix.dtype), " and ", dtype_name(args.b.matrix.dtype),
               "; one is required. Update cuBLAS.");
+}
+
+template <>
+const char* EntryPoint<GroupedGemmArgs>::refusal(const GroupedGemmArgs&, const Context& context) {
+  return EntryPoint<GemmArgs>::refusal({}, context);
+}
+
+template <>
+void EntryPoint<GroupedGemmArgs>::run(const GroupedGemmArgs& args, const Context& context) {
+  const DeviceScope scope(context.device_index);
+  const int streams =
+      static_cast<int>(std::min<size_t>(args.products.size(), size_t{1} + SideStreams::kCount));
+  SideStreams side(context.device_index, static_cast<cudaStream_t>(context.stream), streams - 1);
+  int next = 0;
+  for (const GemmArgs& product : args.products) {
+    if (product.d.numel() != 0) {
+      Context own = context;
+      own.stream = side.stream(next);
+      next = (next + 1) % streams;
+      EntryPoint<GemmArgs>::run(product, own);
+    }
+  }
+  side.join();
 }
 
 }  // namespace transformer_engine::cuda

@@ -2,8 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <transformer_engine/framework.h>
 #include <transformer_engine/gemm.h>
+#include <transformer_engine/grouped_gemm.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "core/candidate.h"
 #include "core/checks.h"
@@ -192,7 +196,84 @@ constexpr Candidate<GemmArgs> kCandidates[] = {
     {"reference", refuse_unless_cpu<GemmArgs>, reference::gemm},
 };
 
+// ---- groups
+
+// Memory that a product of a group reads or writes.
+struct Extent {
+  uintptr_t begin;
+  uintptr_t end;
+  size_t product;
+  const char* name;
+  bool is_output;
+};
+
+void append_extents(const GemmArgs& args, size_t product, std::vector<Extent>& extents) {
+  const auto append = [&](const char* name, const TensorView& view, bool is_output) {
+    const auto begin = reinterpret_cast<uintptr_t>(view.data);
+    const auto bytes = static_cast<uintptr_t>(view.rows * row_size_bytes(view.dtype, view.cols));
+    if (bytes != 0) {
+      extents.push_back({begin, begin + bytes, product, name, is_output});
+    }
+  };
+  append("a", args.a.matrix, false);
+  append("b", args.b.matrix, false);
+  append("d", args.d, true);
+  if (args.bias.is_wanted()) {
+    append("bias", args.bias, false);
+  }
+  if (args.pre_epilogue.is_wanted()) {
+    append("pre_epilogue", args.pre_epilogue, true);
+  }
+}
+
+// In the order of addresses, an extent meets an output before it exactly if it begins before the
+// furthest end of an output so far; and an output meets any extent in the same way.
+void check_group(const GroupedGemmArgs& args) {
+  std::vector<Extent> extents;
+  for (size_t i = 0; i < args.products.size(); ++i) {
+    check_gemm(args.products[i]);
+    append_extents(args.products[i], i, extents);
+  }
+  std::sort(extents.begin(), extents.end(), [](const Extent& x, const Extent& y) {
+    return x.begin != y.begin ? x.begin < y.begin : x.end < y.end;
+  });
+  const Extent* furthest_output = nullptr;
+  const Extent* furthest = nullptr;
+  for (const Extent& extent : extents) {
+    const Extent* before = extent.is_output ? furthest : furthest_output;
+    TE_CHECK(before == nullptr || before->end <= extent.begin, "grouped_gemm: ", extent.name,
+             " of product ", extent.product, " shares memory with ", before->name, " of product ",
+             before->product, "; outputs need memory of their own. Pass another tensor or a copy.");
+    if (furthest == nullptr || furthest->end < extent.end) {
+      furthest = &extent;
+    }
+    if (extent.is_output) {
+      furthest_output = &extent;  // outputs do not overlap: the last one ends last
+    }
+  }
+}
+
+void run_one_by_one(const GroupedGemmArgs& args, const Context& context) {
+  for (const GemmArgs& product : args.products) {
+    if (product.d.numel() != 0) {
+      run_first_candidate(kOp, kCandidates, product, context);
+    }
+  }
+}
+
+constexpr Candidate<GroupedGemmArgs> kGroupCandidates[] = {
+    {"cpu", refuse_unless_cpu<GroupedGemmArgs>, run_one_by_one},
+    cuda::kCandidate<GroupedGemmArgs>,
+};
+
 }  // namespace
+
+void grouped_gemm(const GroupedGemmArgs& args, const Context& context) {
+  check_group(args);
+  if (!args.products.empty()) {
+    run_first_candidate("grouped_gemm", kGroupCandidates, args, context);
+  }
+}
 
 void gemm(const GemmArgs& args, const Context& context) {
   check_gemm(args);

@@ -86,9 +86,10 @@ void launch(void (*kernel)(Parameters...), const Launch& config, Arguments&&... 
 #if !defined(__clang__)
   __builtin_clear_padding(&call);  // what lies there must not look like an address
 #endif
-  cuda_emulator::run_grid({config.name, reinterpret_cast<const void*>(kernel), config.grid,
-                           config.block, config.dynamic_shared_bytes, sizeof call.arguments},
-                          &EmulatedCall<Parameters...>::run, &call);
+  cuda_emulator::run_grid(
+      {config.name, reinterpret_cast<const void*>(kernel), config.grid, config.block,
+       config.dynamic_shared_bytes, sizeof call.arguments, config.stream},
+      &EmulatedCall<Parameters...>::run, &call);
 }
 
 #define TE_DYNAMIC_SHARED(type, name) \
