@@ -25,6 +25,7 @@ from pathlib import Path
 
 import cublas_headers
 import cuda_toolkit
+import cudnn_headers
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = {"cmake": (3, 21), "ninja": (1, 10)}  # the oldest versions that will do
@@ -154,6 +155,7 @@ def cuda_options(torch_dir: Path | None, launcher: str) -> dict[str, object]:
     options: dict[str, object] = {
         "TE_USE_CUDA": "ON",
         "TE_CUBLAS_INCLUDE": headers,
+        "TE_CUDNN_INCLUDE": cudnn_headers.find_headers() or "",
         "CMAKE_CUDA_COMPILER": toolkit / "bin" / "nvcc",
         "CMAKE_CUDA_COMPILER_LAUNCHER": launcher,
         "CUDAToolkit_ROOT": toolkit,

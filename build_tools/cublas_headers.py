@@ -13,14 +13,12 @@ are kept. Exits with 1 and says why where there is none.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import sysconfig
-import tempfile
-import zipfile
 from pathlib import Path
 
 import cuda_toolkit
+import wheel_headers
 
 HEADER = "cublasLt.h"
 FETCHED = cuda_toolkit.ROOT / "3rdparty" / "cublas"
@@ -41,26 +39,11 @@ def find_headers() -> Path | None:
     return next((folder for folder in candidates() if (folder / HEADER).is_file()), None)
 
 
-def keep_headers(wheel: Path, folder: Path) -> None:
-    """Put the files of a wheel's include folder into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.endswith(".h") and "/include/" in name:
-                (folder / Path(name).name).write_bytes(archive.read(name))
-
-
 def fetch_headers() -> bool:
     """Download the pinned package for its headers; whether it worked."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--disable-pip-version-check", "--require-hashes", "--only-binary", ":all:"]
-        command += ["--no-cache-dir", "--dest", folder, "-r", str(REQUIREMENTS)]
-        if subprocess.run(command, stdout=sys.stderr).returncode != 0:
-            return False
-        for wheel in Path(folder).glob("*.whl"):
-            keep_headers(wheel, FETCHED)
-    return True
+    return wheel_headers.fetch(
+        REQUIREMENTS, lambda wheel: wheel_headers.keep_headers(wheel, FETCHED, is_flat=True)
+    )
 
 
 def main() -> int:

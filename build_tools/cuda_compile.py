@@ -36,6 +36,7 @@ from pathlib import Path
 
 import cublas_headers
 import cuda_toolkit
+import cudnn_headers
 
 ROOT = cuda_toolkit.ROOT
 COMMON = ROOT / "transformer_engine" / "common"
@@ -175,8 +176,8 @@ def compile_command(toolkit: Path, source: Path, object_file: Path) -> list[str]
     # -isystem: the host compiler warns of unused parameters in CUDA's own headers, which nvcc
     # gives to it as if they were the project's.
     command += ["-Xptxas", "-v", "--compress-mode=size", "-isystem", str(toolkit / "include")]
-    cublas = cublas_headers.find_headers()
-    command += ["-isystem", str(cublas)] if cublas is not None else []
+    for headers in (cublas_headers.find_headers(), cudnn_headers.find_headers()):
+        command += ["-isystem", str(headers)] if headers is not None else []
     return [*command, f"-I{COMMON}", f"-I{COMMON}/include", str(source), "-o", str(object_file)]
 
 

@@ -18,10 +18,12 @@ import cmake_build
 import cublas_headers
 import cuda_compile
 import cuda_toolkit
+import cudnn_headers
 import dependencies
 import offline_kit
 import pytest
 import tree_stats
+import wheel_headers
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Copyright (c) 2026, The Transformer Engine Project Authors.\n"
@@ -396,7 +398,7 @@ def test_cublas_headers_are_kept_from_a_wheel_and_found(tmp_path, monkeypatch):
     monkeypatch.setattr(cublas_headers, "FETCHED", tmp_path / "kept")
     monkeypatch.setattr(cublas_headers, "candidates", lambda: [tmp_path, tmp_path / "kept"])
     assert cublas_headers.find_headers() is None
-    cublas_headers.keep_headers(wheel, tmp_path / "kept")
+    wheel_headers.keep_headers(wheel, tmp_path / "kept", is_flat=True)
     assert cublas_headers.find_headers() == tmp_path / "kept"
     assert [file.name for file in (tmp_path / "kept").iterdir()] == ["cublasLt.h"]
 
@@ -406,6 +408,41 @@ def test_missing_cublas_headers_are_reported_with_a_remedy(tmp_path, monkeypatch
     monkeypatch.setattr("sys.argv", ["cublas_headers.py"])
     assert cublas_headers.main() == 1
     assert "Install nvidia-cublas or pass --fetch" in capsys.readouterr().err
+
+
+def test_cudnn_headers_are_kept_with_their_folders(tmp_path, monkeypatch):
+    folder = tmp_path / "cudnn" / "include"
+    monkeypatch.setattr(cudnn_headers, "FETCHED", folder)
+    frontend, library = tmp_path / "frontend.whl", tmp_path / "library.whl"
+    with zipfile.ZipFile(frontend, "w") as archive:
+        archive.writestr("include/cudnn_frontend.h", "// header")
+        archive.writestr("include/cudnn_frontend/node/softmax.h", "// header")
+        archive.writestr("cudnn/wrapper.py", "code")
+    with zipfile.ZipFile(library, "w") as archive:
+        archive.writestr("nvidia/cudnn_jit/include/cudnn.h", "// header")
+        archive.writestr("nvidia/cudnn_jit/lib/libcudnn.so.9", "library")
+    cudnn_headers.keep_headers(frontend)
+    assert cudnn_headers.find_headers() is None
+    cudnn_headers.keep_headers(library)
+    assert cudnn_headers.find_headers() == folder
+    kept = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
+    assert kept == ["cudnn.h", "cudnn_frontend.h", "cudnn_frontend/node/softmax.h"]
+
+
+def test_missing_cudnn_headers_are_reported_with_a_remedy(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cudnn_headers, "FETCHED", tmp_path)
+    monkeypatch.setattr("sys.argv", ["cudnn_headers.py"])
+    assert cudnn_headers.main() == 1
+    assert "fused attention is compiled with them. Pass --fetch" in capsys.readouterr().err
+
+
+def test_the_cuda_backend_is_built_without_cudnn_headers(tmp_path, monkeypatch):
+    monkeypatch.setenv("NVTE_USE_CUDA", "1")
+    monkeypatch.setenv("CUDA_HOME", str(make_toolkit(tmp_path / "cuda")))
+    monkeypatch.setattr(cublas_headers, "find_headers", lambda: tmp_path)
+    monkeypatch.setattr(cudnn_headers, "find_headers", lambda: None)
+    options = cmake_build.cuda_options(tmp_path, "")
+    assert options["TE_USE_CUDA"] == "ON" and options["TE_CUDNN_INCLUDE"] == ""
 
 
 @pytest.mark.parametrize(

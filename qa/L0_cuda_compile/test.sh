@@ -11,6 +11,7 @@ set -u
 
 "$PYTHON" "$TE_PATH/build_tools/cuda_toolkit.py" --fetch > /dev/null || skip "needs nvcc"
 "$PYTHON" "$TE_PATH/build_tools/cublas_headers.py" --fetch > /dev/null || skip "needs cuBLASLt's headers"
+"$PYTHON" "$TE_PATH/build_tools/cudnn_headers.py" --fetch > /dev/null || skip "needs cudnn-frontend"
 command -v g++ > /dev/null || skip "needs g++. Debian: apt-get install g++"
 run_case compile "$PYTHON" "$TE_PATH/build_tools/cuda_compile.py" --fetch --output "$XML_LOG_DIR" "$@"
 finish

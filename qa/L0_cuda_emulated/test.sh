@@ -4,9 +4,9 @@
 #
 # The CUDA kernels, executed on the CPU by tests/cuda_emulator: plain, in forward and in reverse order
 # of threads and blocks, and under the address, undefined-behaviour, thread and memory sanitizers.
-# Then the Python tests of quantizers, modules, rotary embeddings, cross entropy and optimizers with the
+# Then the Python tests of quantizers, modules, attention, rotary embeddings, cross entropy and optimizers with the
 # emulated library in place of the core, so that the binding and the steps run on the CUDA path. Needs
-# CMake, ninja, g++, GoogleTest and the headers of CUDA and cuBLASLt (no GPU, no driver); clang 19 with
+# CMake, ninja, g++, GoogleTest and the headers of CUDA, cuBLASLt and cuDNN (no GPU, no driver); clang 19 with
 # its runtime for the last two.
 # CUDA_EMULATOR_MODES="plain asan tsan msan" chooses. Arguments go to the test program. Settings: see
 # qa/support.sh.
@@ -17,6 +17,7 @@ echo '#include <gtest/gtest.h>' | g++ -x c++ -E - > /dev/null 2>&1 ||
   skip "needs g++ and GoogleTest. Debian: apt-get install g++ libgtest-dev"
 toolkit=$("$PYTHON" "$TE_PATH/build_tools/cuda_toolkit.py" --fetch) || skip "needs CUDA's headers"
 cublas=$("$PYTHON" "$TE_PATH/build_tools/cublas_headers.py" --fetch) || skip "needs cuBLASLt's headers"
+cudnn=$("$PYTHON" "$TE_PATH/build_tools/cudnn_headers.py" --fetch) || skip "needs cudnn-frontend"
 
 export NVTE_CMAKE_BUILD_DIR=${NVTE_CMAKE_BUILD_DIR:-$TE_PATH/build/cmake}
 "$PYTHON" "$TE_PATH/build_tools/cmake_build.py" --tests ${WERROR:+--werror} || {
@@ -32,7 +33,8 @@ build() {
   { cmake -S "$TE_PATH/tests/cuda_emulator" -B "$folder" -G Ninja -DTE_EMULATOR_MODE="$1" \
     -DCMAKE_CXX_COMPILER="$2" ${ccache:+-DCMAKE_CXX_COMPILER_LAUNCHER=$ccache} \
     -DTE_CORE="$NVTE_CMAKE_BUILD_DIR/transformer_engine/common/libte_core.a" \
-    -DTE_CUDA_INCLUDE="$toolkit/include" -DTE_CUBLAS_INCLUDE="$cublas" ${WERROR:+-DTE_WERROR=ON} &&
+    -DTE_CUDA_INCLUDE="$toolkit/include" -DTE_CUBLAS_INCLUDE="$cublas" -DTE_CUDNN_INCLUDE="$cudnn" \
+    ${WERROR:+-DTE_WERROR=ON} &&
     cmake --build "$folder" -j "${MAX_JOBS:-$(nproc)}"; } > "$folder.log" 2>&1 || {
     tail -60 "$folder.log"
     return 1
@@ -81,6 +83,7 @@ if [ -f "$library" ] && has_module torch && has_module pytest; then
     "$TE_PATH/tests/pytorch/tensor" "$TE_PATH/tests/pytorch/module" "$TE_PATH/tests/pytorch/csrc" \
     "$TE_PATH/tests/pytorch/attention/test_rope.py" "$TE_PATH/tests/pytorch/attention/test_rope_native.py" \
     "$TE_PATH/tests/pytorch/optimizers" "$TE_PATH/tests/pytorch/test_cross_entropy.py" \
+    "$TE_PATH/tests/pytorch/attention/backends" \
     --ignore "$TE_PATH/tests/pytorch/csrc/test_gemm.py" # of the CPU's own implementations
 fi
 finish

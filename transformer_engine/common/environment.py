@@ -105,7 +105,14 @@ VARIABLES = (
         CALL,
         _SWITCH,
     ),
-    Variable("NVTE_FUSED_ATTN", "1", "allow fused attention; see NVTE_FLASH_ATTN", CALL, _SWITCH),
+    Variable(
+        "NVTE_FUSED_ATTN",
+        "1",
+        "allow fused attention (read when an attention module is made): cuDNN's on CUDA; torch's "
+        "operator: see NVTE_FLASH_ATTN",
+        CALL,
+        _SWITCH,
+    ),
     Variable(
         "NVTE_UNFUSED_FP8_UPDATE",
         "0",

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "cuda/attention_support.h"
 #include "cuda/entry_points.h"
 #include "cuda/gemm/cublaslt.h"
 #include "cuda/runtime.h"
@@ -41,6 +42,7 @@ void append_statuses(std::vector<BackendStatus>& statuses) {
   statuses.push_back(device_status());
   if (device_count() != 0) {
     statuses.push_back(cublaslt_status());
+    append_attention_status(statuses);
   }
 }
 
