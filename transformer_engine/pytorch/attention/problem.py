@@ -51,6 +51,7 @@ class AttentionParams:
     core_attention_bias_dtype: torch.dtype | None = None
     return_max_logit: bool = False
     cu_seqlens_on_host: bool = False
+    has_cu_seqlens: bool = False  # both cumulative lengths are given
     deterministic: bool = False
     first_head: int = 0  # index of the first local head among all heads, for ALiBi slopes
     total_heads: int = 0

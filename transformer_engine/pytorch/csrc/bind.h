@@ -12,6 +12,7 @@ void bind_activation(pybind11::module_& m);
 void bind_attention(pybind11::module_& m);
 void bind_cast(pybind11::module_& m);
 void bind_cross_entropy(pybind11::module_& m);
+void bind_fused_attention(pybind11::module_& m);
 void bind_gemm(pybind11::module_& m);
 void bind_multi_tensor(pybind11::module_& m);
 void bind_norm(pybind11::module_& m);

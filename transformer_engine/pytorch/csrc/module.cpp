@@ -35,6 +35,7 @@ PYBIND11_MODULE(transformer_engine_torch, m) {
   transformer_engine::pytorch::bind_attention(m);
   transformer_engine::pytorch::bind_cast(m);
   transformer_engine::pytorch::bind_cross_entropy(m);
+  transformer_engine::pytorch::bind_fused_attention(m);
   transformer_engine::pytorch::bind_gemm(m);
   transformer_engine::pytorch::bind_multi_tensor(m);
   transformer_engine::pytorch::bind_norm(m);

@@ -14,8 +14,11 @@ from torch import Tensor
 from ..problem import AttentionOperands, AttentionParams
 
 # (q, k, v, operands) -> output in the input format with flattened heads, and the largest logits [h]
-# if asked for.
+# if asked for. None from a backend that declines a problem after all: the next one runs.
 Runner = Callable[
+    [Tensor, Tensor, Tensor, AttentionOperands | None], Tensor | tuple[Tensor, Tensor] | None
+]
+SureRunner = Callable[
     [Tensor, Tensor, Tensor, AttentionOperands | None], Tensor | tuple[Tensor, Tensor]
 ]
 

@@ -30,8 +30,8 @@ from ...constants import AttnTypes
 from ...module.base import resolve_device
 from ...module.fast_call import FastCallModule
 from ...quantization import FP8GlobalStateManager
-from ..backends.base import Runner
-from ..backends.candidates import backend_reasons, select_backend, switches_from_environment
+from ..backends.base import SureRunner
+from ..backends.candidates import backend_reasons, compile_first, switches_from_environment
 from ..masks import normalize_mask_type, resolve_mask_rule
 from ..problem import QKV_FORMATS, SOFTMAX_TYPES, AttentionOperands, AttentionParams
 from ..resolve import (
@@ -55,7 +55,7 @@ _MAX_PLANS = 256  # call signatures remembered per module
 class _Plan:
     """What one call signature resolves to."""
 
-    run: Runner
+    run: SureRunner
     params: AttentionParams
     needs_operands: bool
     device_type: str
@@ -499,8 +499,7 @@ class DotProductAttention(FastCallModule):
     ) -> _Plan:
         """Check a call signature and choose its backend."""
         params = self._problem(q, k, v, operands, _CallSpec(*spec))
-        backend = select_backend(params, self._switches)
-        run = backend.compile(params)
+        run = compile_first(params, self._switches)
         return _Plan(
             run, params, params.needs_operands, params.device.type, params.attention_dropout > 0.0
         )
@@ -560,6 +559,7 @@ class DotProductAttention(FastCallModule):
             return_max_logit=self.return_max_logit,
             cu_seqlens_on_host=packed
             and all(x is None or x.device.type == "cpu" for x in lengths.values()),
+            has_cu_seqlens=operands.cu_seqlens_q is not None and operands.cu_seqlens_kv is not None,
             deterministic=self.deterministic,
             first_head=self._first_head(spec.bias_type, operands.alibi_slopes),
             total_heads=self.num_attention_heads,

@@ -23,8 +23,9 @@ def get_attention_backend(
 ) -> tuple[bool, None, bool, int, bool, list[bool]]:
     """Which family would run.
 
-    torch's fused operator picks flash or another fused kernel by itself; it counts as the fused
-    family when ``NVTE_FUSED_ATTN`` allows that, else as the flash family.
+    cuDNN's attention is of the fused family. torch's operator picks flash or another fused kernel
+    by itself; it counts as the fused family when ``NVTE_FUSED_ATTN`` allows that, else as the flash
+    family.
 
     Returns
     -------
@@ -41,9 +42,10 @@ def get_attention_backend(
         if reason is None
     ]
     unfused = CANDIDATES[-1].name in accepting
-    torch_fused = any(name != CANDIDATES[-1].name for name in accepting)
-    use_fused = torch_fused and switches.fused
-    use_flash = torch_fused and not switches.fused
-    use_unfused = unfused and not torch_fused
-    available = [torch_fused and switches.flash, use_fused, unfused]
+    torch_fused = any(name not in (CANDIDATES[0].name, CANDIDATES[-1].name) for name in accepting)
+    flash = torch_fused and switches.flash
+    use_fused = CANDIDATES[0].name in accepting or (torch_fused and switches.fused)
+    use_flash = flash and not use_fused
+    use_unfused = unfused and not (use_fused or use_flash)
+    available = [flash, use_fused, unfused]
     return use_flash, None, use_fused, 1 if use_fused else -1, use_unfused, available
