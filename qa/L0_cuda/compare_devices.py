@@ -1,6 +1,6 @@
 # Copyright (c) 2026, The Transformer Engine Project Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Compare every quantizer and module on a device with the CPU.
+"""Compare every quantizer, module and kind of attention on a device with the CPU.
 
     python compare_devices.py [--device cuda] [--json FILE]
 
@@ -8,13 +8,15 @@ Quantized bytes must be equal. A module's result and gradients differ only by th
 products are summed, and by what follows from it. Their difference, relative in the Euclidean norm,
 may be two half steps of BF16 (2^-8 each) for each product that lies on the way; under a quantized
 recipe, where a value at a rounding boundary may take the other step, half a step of the coarsest
-element type in use for every element. Prints a line per case; exits with 1 when one fails.
+element type in use for every element. Attention has five products, forward and backward; the line
+of a case names the backend that ran. Prints a line per case; exits with 1 when one fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -150,6 +152,91 @@ def compare_modules(device: torch.device) -> Iterator[Outcome]:
             yield Outcome(f"{name} {recipe_name}", worst, limit)
 
 
+ATTENTION_PRODUCTS = 5  # Q K^T, P V, and dP, dS and the last ones of the gradients
+LENGTHS = [48, 64, 17]
+
+# Options of the module, of its call, and (s_q, s_kv).
+ATTENTION: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int, int]]] = {
+    "full": ({"attn_mask_type": "no_mask"}, {}, (64, 96)),
+    "causal": ({"attn_mask_type": "causal"}, {}, (64, 64)),
+    "causal, odd sizes": ({"attn_mask_type": "causal"}, {}, (61, 61)),
+    "causal bottom right": ({"attn_mask_type": "causal_bottom_right"}, {}, (64, 128)),
+    "causal window": ({"attn_mask_type": "causal", "window_size": (16, 0)}, {}, (64, 64)),
+    "window": ({"attn_mask_type": "no_mask", "window_size": (16, 8)}, {}, (64, 64)),
+    "grouped": ({"attn_mask_type": "causal", "num_gqa_groups": 2}, {}, (64, 64)),
+    "head sizes 192 and 128": (
+        {"attn_mask_type": "causal", "kv_channels": (192, 128)},
+        {},
+        (64, 64),
+    ),
+    "bias": (
+        {"attn_mask_type": "no_mask"},
+        {"core_attention_bias_type": "post_scale_bias"},
+        (64, 64),
+    ),
+    "padding": ({"attn_mask_type": "padding"}, {}, (64, 64)),
+    "padding causal": ({"attn_mask_type": "padding_causal"}, {}, (64, 64)),
+    "packed causal": (
+        {"attn_mask_type": "padding_causal", "qkv_format": "thd"},
+        {"max_seqlen_q": 64, "max_seqlen_kv": 64},
+        (64, 64),
+    ),
+    "packed causal grouped": (
+        {"attn_mask_type": "padding_causal", "qkv_format": "thd", "num_gqa_groups": 2},
+        {"max_seqlen_q": 64, "max_seqlen_kv": 64},
+        (64, 64),
+    ),
+}
+
+
+def run_attention(name: str, device: torch.device) -> tuple[str, dict[str, torch.Tensor]]:
+    """The backend, and result and gradients of one call, with the same numbers on any device."""
+    options, call, (s_q, s_kv) = ATTENTION[name]
+    options = {"kv_channels": 64, "qkv_format": "bshd"} | options
+    is_packed = options["qkv_format"] == "thd"
+    groups = options.get("num_gqa_groups", 4)
+    channels = options["kv_channels"]
+    d_qk, d_v = channels if isinstance(channels, tuple) else (channels, channels)
+    generator = torch.Generator().manual_seed(1)
+
+    def make(*shape: int) -> torch.Tensor:
+        x = torch.randn(shape, generator=generator).bfloat16()
+        return x.to(device).requires_grad_()
+
+    def rows(tokens: int) -> tuple[int, ...]:
+        return (sum(LENGTHS),) if is_packed else (len(LENGTHS), tokens)
+
+    inputs = {
+        "q": make(*rows(s_q), 4, d_qk),
+        "k": make(*rows(s_kv), groups, d_qk),
+        "v": make(*rows(s_kv), groups, d_v),
+    }
+    arguments = dict(call)
+    if "padding" in options["attn_mask_type"]:
+        ends = torch.tensor([0, *LENGTHS]).cumsum(0).to(device, torch.int32)
+        arguments |= {"cu_seqlens_q": ends, "cu_seqlens_kv": ends}
+    if "core_attention_bias_type" in arguments:
+        inputs["core_attention_bias"] = make(1, 4, s_q, s_kv)
+        arguments["core_attention_bias"] = inputs["core_attention_bias"]
+    module = te.DotProductAttention(4, **options)
+    leading = list(inputs.values())[:3]
+    reasons = module.explain_backends(*leading, **arguments)
+    backend = next(key for key, reason in reasons.items() if reason is None)
+    out = module(*leading, **arguments)
+    out.backward(torch.randn(out.shape, generator=generator).bfloat16().to(device))
+    results = {"output": out} | {f"grad {key}": x.grad for key, x in inputs.items()}
+    return backend, {key: value.detach().float().cpu() for key, value in results.items()}
+
+
+def compare_attention(device: torch.device) -> Iterator[Outcome]:
+    for name in ATTENTION:
+        _, expected = run_attention(name, torch.device("cpu"))
+        backend, got = run_attention(name, device)
+        worst = max(relative_difference(got[key], expected[key]) for key in expected)
+        limit = 2 * ATTENTION_PRODUCTS * STEP_BF16
+        yield Outcome(f"attention {name} ({backend})", worst, limit)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
@@ -158,7 +245,8 @@ def main() -> int:
     device = torch.device(arguments.device)
     torch.manual_seed(1)
     outcomes = []
-    for outcome in [*compare_quantizers(device), *compare_modules(device)]:
+    cases = [compare_quantizers(device), compare_modules(device), compare_attention(device)]
+    for outcome in itertools.chain(*cases):
         outcomes.append(outcome)
         verdict = "ok  " if outcome.is_good else "FAIL"
         print(f"{verdict} {outcome.name}: {outcome.difference:.3g} (limit {outcome.limit:.3g})")
