@@ -8,6 +8,7 @@ run where there is a network, fills folders of 3rdparty/ that git ignores; copy 
 
     python/      pydantic, packaging, pytest, hypothesis and what they need, for that Python on
                  x86-64 Linux
+    cudnn/       the headers that fused attention is compiled with (cudnn_headers.py)
     googletest/  the sources of Debian's libgtest-dev; CMake builds them where none is found
 
 torch, a CUDA toolkit, cuBLASLt's headers (which come with a CUDA build of torch), a compiler, cmake
@@ -27,6 +28,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import cudnn_headers
 
 ROOT = Path(__file__).resolve().parent.parent
 THIRD_PARTY = ROOT / "3rdparty"
@@ -72,6 +75,13 @@ def collect_googletest(source: Path, folder: Path) -> str | None:
     return None
 
 
+def collect_cudnn_headers() -> str | None:
+    """Fetches them; why not, or None."""
+    if cudnn_headers.find_headers() is None and not cudnn_headers.fetch_headers():
+        return "cuDNN's headers could not be fetched; see pip's message above."
+    return None
+
+
 def is_installed(name: str) -> bool:
     try:
         importlib.metadata.distribution(name)
@@ -109,6 +119,7 @@ def main() -> int:
     python = options.python
     refusals = (
         collect_packages(python, THIRD_PARTY / "python"),
+        collect_cudnn_headers(),
         collect_googletest(GOOGLETEST, THIRD_PARTY / "googletest"),
     )
     for refusal in filter(None, refusals):

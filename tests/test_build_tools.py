@@ -509,6 +509,15 @@ def test_the_offline_kit_asks_for_the_pinned_packages_of_another_python(tmp_path
     assert set(offline_kit.requirements()) <= set(command)
 
 
+def test_the_offline_kit_says_that_headers_are_missing(monkeypatch):
+    monkeypatch.setattr(offline_kit.cudnn_headers, "find_headers", lambda: None)
+    monkeypatch.setattr(offline_kit.cudnn_headers, "fetch_headers", lambda: False)
+    refusal = offline_kit.collect_cudnn_headers()
+    assert refusal is not None and "could not be fetched" in refusal
+    monkeypatch.setattr(offline_kit.cudnn_headers, "fetch_headers", lambda: True)
+    assert offline_kit.collect_cudnn_headers() is None
+
+
 def test_the_offline_kit_says_where_googletest_comes_from(tmp_path):
     refusal = offline_kit.collect_googletest(tmp_path, tmp_path / "kept")
     assert refusal is not None and "libgtest-dev" in refusal

@@ -11,8 +11,8 @@
 
 #include "capture.h"
 #include "device_memory.h"
+#include "launch_rules.h"
 #include "sanitizers.h"
-#include "shared_memory_limits.h"
 #include "stream_log.h"
 
 namespace {

@@ -21,8 +21,8 @@
 #include "device_memory.h"
 #include "emulator.h"
 #include "fiber.h"
+#include "launch_rules.h"
 #include "sanitizers.h"
-#include "shared_memory_limits.h"
 #include "stream_log.h"
 
 uint3 threadIdx;
@@ -33,7 +33,6 @@ dim3 gridDim;
 namespace cuda_emulator {
 namespace {
 
-constexpr int kMaxThreads = 1024;
 constexpr int kWarpSize = 32;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
 constexpr int kBarriers = 16;
@@ -75,33 +74,6 @@ struct Barrier {
   char sync = 0;
 };
 
-enum class Order { kForward, kReverse, kRandom };
-struct Options {
-  Order order = Order::kForward;
-  unsigned long long seed = 1;
-  bool has_dirty_memory = true;
-  bool is_strict = true;
-};
-Options read_options() {
-  Options options;
-  if (const char* order = std::getenv("CUDA_EMULATOR_ORDER")) {
-    if (std::strncmp(order, "reverse", 7) == 0) {
-      options.order = Order::kReverse;
-    } else if (std::strncmp(order, "random", 6) == 0) {
-      options.order = Order::kRandom;
-      const char* seed = std::strchr(order, ':');
-      options.seed = seed != nullptr ? std::strtoull(seed + 1, nullptr, 10) * 2 + 1 : 1;
-    }
-  }
-  const auto is_on = [](const char* name) {
-    const char* value = std::getenv(name);
-    return value == nullptr || *value != '0';
-  };
-  options.has_dirty_memory = is_on("CUDA_EMULATOR_POISON");
-  options.is_strict = is_on("CUDA_EMULATOR_STRICT");
-  return options;
-}
-
 // The state of the running block.
 struct Block {
   Options options;
@@ -127,10 +99,6 @@ struct Block {
   void* main_races = nullptr;
 };
 Block block;
-std::map<const void*, int>& shared_memory_limits() {
-  static std::map<const void*, int> limits;
-  return limits;
-}
 std::set<std::string>& executed() {
   static std::set<std::string> names;
   return names;
@@ -639,26 +607,6 @@ std::string run_block(dim3 shape) {
   return error;
 }
 
-std::string launch_error(const Grid& grid) {
-  const auto limit = shared_memory_limits().find(grid.kernel);
-  const int allowed =
-      limit != shared_memory_limits().end() ? limit->second : kUnaskedDynamicSharedBytes;
-  const size_t threads = static_cast<size_t>(grid.block.x) * grid.block.y * grid.block.z;
-  if (threads == 0 || threads > kMaxThreads || grid.block.z > 64) {
-    return "a block of " + std::to_string(threads) + " threads";
-  }
-  if (grid.grid.x == 0 || grid.grid.y == 0 || grid.grid.z == 0 || grid.grid.x > 2147483647u ||
-      grid.grid.y > 65535 || grid.grid.z > 65535) {
-    return "a grid of " + std::to_string(grid.grid.x) + " x " + std::to_string(grid.grid.y) +
-           " x " + std::to_string(grid.grid.z) + " blocks";
-  }
-  if (grid.dynamic_shared_bytes > static_cast<size_t>(allowed)) {
-    return std::to_string(grid.dynamic_shared_bytes) + " bytes of dynamic shared memory, " +
-           std::to_string(allowed) + " are allowed";
-  }
-  return {};
-}
-
 }  // namespace
 
 // ---- called from kernels
@@ -774,10 +722,6 @@ void cp_async_wait(int pending) {  // data appear as late as the rules allow
 }
 
 // ---- launch
-void set_shared_memory_limit(const void* kernel, int bytes) {
-  shared_memory_limits()[kernel] = bytes;
-}
-
 std::vector<std::string> executed_kernels() { return {executed().begin(), executed().end()}; }
 
 void run_grid(const Grid& grid, void (*body)(void*), void* argument) {
