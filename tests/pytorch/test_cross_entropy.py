@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import transformer_engine.pytorch as te
 from helpers.formats import FORMATS
-from helpers.generators import random_tensor, strided_copy
+from helpers.generators import placed, random_tensor, strided_copy
 from helpers.ranks import ranks
 from helpers.tolerances import assert_identical, assert_within, rounding_bound
 from transformer_engine.pytorch.cross_entropy import parallel_cross_entropy
@@ -26,7 +26,8 @@ def problem(shape=(3, 5, 40), dtype=FP32, seed=1, ignored=-100):
     """Logits of spread 4 and targets, two of them ignored."""
     logits = 4 * random_tensor(shape, dtype=dtype, seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    target = torch.randint(0, shape[-1], shape[:-1], generator=generator)
+    target = torch.randint(0, shape[-1], shape[:-1], generator=generator, device="cpu")
+    target = placed(target, None)
     target.view(-1)[[1, 7]] = ignored
     return logits, target
 

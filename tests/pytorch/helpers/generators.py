@@ -9,30 +9,37 @@ MATRIX_SHAPES = ((0, 16), (1, 16), (7, 1), (13, 31), (33, 65), (64, 32))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+def placed(tensor: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:
+    """On a device; None: where factory functions make tensors."""
+    return tensor.to(torch.empty(0).device if device is None else device)
+
+
 def random_tensor(
     shape: tuple[int, ...],
     *,
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     seed: int = 0,
 ) -> torch.Tensor:
     """Normally distributed values, the same on every device for the same seed."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
+    values = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    return placed(values.to(dtype), device)
 
 
 def wide_tensor(
     shape: tuple[int, ...],
     *,
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     seed: int = 0,
 ) -> torch.Tensor:
     """Values spread over 24 powers of two, so that FP8 casts saturate, round and underflow."""
     generator = torch.Generator().manual_seed(seed)
-    exponents = torch.rand(shape, generator=generator, dtype=torch.float64) * 24 - 14
-    signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
-    return (signs * torch.exp2(exponents)).to(dtype).to(device)
+    uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
+    exponents = uniform * 24 - 14
+    signs = torch.randint(0, 2, shape, generator=generator, device="cpu") * 2 - 1
+    return placed((signs * torch.exp2(exponents)).to(dtype), device)
 
 
 def special_values(dtype: torch.dtype = torch.float32) -> torch.Tensor:

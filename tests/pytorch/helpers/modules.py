@@ -38,8 +38,8 @@ def _norm_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(kind: str, seed: int = 7, **keywords: Any) -> Any:
-    """A module on the CPU whose parameters all matter: no zeros and no ones."""
-    module = FACTORIES[kind](device="cpu", **keywords)
+    """A module on the default device whose parameters all matter: no zeros and no ones."""
+    module = FACTORIES[kind](device=torch.get_default_device(), **keywords)
     randomize(module, seed)
     return module
 

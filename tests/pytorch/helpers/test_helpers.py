@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The helpers themselves: wrong bounds would make other tests empty."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from helpers.formats import E4M3, E5M2, FloatFormat, decode_table, encode_reference
-from helpers.generators import all_bfloat16_values, random_tensor, strided_copy
+from helpers.generators import all_bfloat16_values, random_tensor, strided_copy, wide_tensor
 from helpers.tolerances import (
     assert_identical,
     assert_within,
@@ -85,3 +87,13 @@ def test_strided_copy_is_equal_but_not_contiguous() -> None:
     tensor = random_tensor((5, 6))
     assert torch.equal(strided_copy(tensor), tensor)
     assert not strided_copy(tensor).is_contiguous()
+
+
+@pytest.mark.parametrize("make", [random_tensor, wide_tensor])
+def test_tensors_are_made_where_factory_functions_make_theirs(
+    make: Callable[..., torch.Tensor],
+) -> None:
+    assert make((2, 3)).device.type == torch.get_default_device().type
+    with torch.device("meta"):
+        assert make((2, 3)).device.type == "meta"
+        assert torch.equal(make((2, 3), device="cpu"), make((2, 3), device="cpu"))

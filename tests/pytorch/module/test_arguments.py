@@ -29,7 +29,7 @@ BAD_SIZES = [
 
 def construct(kind, *sizes, **keywords):
     defaults = (8,) if kind.endswith("Norm") else (8, 8)
-    return getattr(te, kind)(*(sizes or defaults), device="cpu", **keywords)
+    return getattr(te, kind)(*(sizes or defaults), device=torch.get_default_device(), **keywords)
 
 
 @pytest.mark.parametrize("position", [0, 1])
@@ -271,7 +271,7 @@ def test_unknown_keywords_are_reported_for_the_class_that_was_called(kind, sizes
     ],
 )
 def test_a_deleted_parameter_is_named(kind, sizes, name):
-    module = getattr(te, kind)(*sizes, device="cpu")
+    module = getattr(te, kind)(*sizes, device=torch.get_default_device())
     x = torch.randn(3, 8)
     expected = module(x)
     parameter = getattr(module, name)
@@ -298,7 +298,7 @@ def test_what_a_computed_parameter_raises_is_passed_on():
         def bias(self, value):
             pass
 
-    module = Computed(8, 8, device="cpu")
+    module = Computed(8, 8, device=torch.get_default_device())
     module._parameters.pop("bias", None)
     with pytest.raises(AttributeError):
         module(torch.randn(3, 8))

@@ -30,11 +30,15 @@ HIDDEN, FFN = 16, 24
 BACKEND = "aot_eager"
 
 MODULES: dict[str, Callable[..., nn.Module]] = {
-    "Linear": lambda **kw: te.Linear(HIDDEN, FFN, device="cpu", **kw),
-    "LayerNorm": lambda **kw: te.LayerNorm(HIDDEN, device="cpu", **kw),
-    "RMSNorm": lambda **kw: te.RMSNorm(HIDDEN, device="cpu", **kw),
-    "LayerNormLinear": lambda **kw: te.LayerNormLinear(HIDDEN, FFN, device="cpu", **kw),
-    "LayerNormMLP": lambda **kw: te.LayerNormMLP(HIDDEN, FFN, device="cpu", **kw),
+    "Linear": lambda **kw: te.Linear(HIDDEN, FFN, device=torch.get_default_device(), **kw),
+    "LayerNorm": lambda **kw: te.LayerNorm(HIDDEN, device=torch.get_default_device(), **kw),
+    "RMSNorm": lambda **kw: te.RMSNorm(HIDDEN, device=torch.get_default_device(), **kw),
+    "LayerNormLinear": lambda **kw: te.LayerNormLinear(
+        HIDDEN, FFN, device=torch.get_default_device(), **kw
+    ),
+    "LayerNormMLP": lambda **kw: te.LayerNormMLP(
+        HIDDEN, FFN, device=torch.get_default_device(), **kw
+    ),
 }
 RECIPES: dict[str, Recipe | None] = {
     "high-precision": None,
@@ -113,7 +117,7 @@ def test_further_outputs(recipe):
         return_bias=True,
         return_layernorm_output=True,
         parameters_split=("query", "key"),
-        device="cpu",
+        device=torch.get_default_device(),
     )
     twin = copy.deepcopy(module)
     x = random_tensor((2, 3, HIDDEN), seed=4)
@@ -164,7 +168,9 @@ def residual(module: nn.Module, scale: torch.Tensor) -> Callable[[torch.Tensor],
 def test_reused_buffers_of_a_compiled_graph(kind, recipe, needs_cpp_compiler):
     """inductor writes into memory that nothing in the graph needs any more."""
     if kind == "with-outputs":
-        module = te.LayerNormLinear(HIDDEN, FFN, return_layernorm_output=True, device="cpu")
+        module = te.LayerNormLinear(
+            HIDDEN, FFN, return_layernorm_output=True, device=torch.get_default_device()
+        )
     else:
         module = MODULES[kind]()
     twin, scale = copy.deepcopy(module), torch.nn.Parameter(torch.tensor(1.5))
@@ -410,7 +416,7 @@ def _layers() -> dict[str, Callable[[], nn.Module]]:
     return {
         "TransformerLayer": lambda: te.TransformerLayer(HIDDEN, FFN, 2, **quiet),
         "MultiheadAttention": lambda: te.MultiheadAttention(
-            HIDDEN, 2, attention_dropout=0.0, device="cpu"
+            HIDDEN, 2, attention_dropout=0.0, device=torch.get_default_device()
         ),
     }
 
@@ -486,14 +492,14 @@ def test_hooks_of_parameters_run_once():
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_another_view_of_a_parameter_is_another_parameter(recipe):
-    module = te.Linear(HIDDEN, HIDDEN, bias=False, device="cpu")
+    module = te.Linear(HIDDEN, HIDDEN, bias=False, device=torch.get_default_device())
     x = random_tensor((5, HIDDEN), seed=4)
 
     def call(x: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(module, {"weight": module.weight.t()}, (x,))
 
     function = compiled(call)
-    twin = te.Linear(HIDDEN, HIDDEN, bias=False, device="cpu")
+    twin = te.Linear(HIDDEN, HIDDEN, bias=False, device=torch.get_default_device())
     with torch.no_grad():
         twin.weight.copy_(module.weight.t())
     with region(recipe):
@@ -532,6 +538,6 @@ def test_a_class_may_borrow_a_native_forward():
     class Borrower(te.MultiheadAttention):
         forward = te.Linear.forward  # type: ignore[assignment]
 
-    borrower = Borrower(HIDDEN, 2, device="cpu")
+    borrower = Borrower(HIDDEN, 2, device=torch.get_default_device())
     with pytest.raises(AttributeError, match="_run_step"):
         borrower(random_tensor((4, 2, HIDDEN), seed=5))

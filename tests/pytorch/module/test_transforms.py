@@ -23,18 +23,24 @@ from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScalin
 HIDDEN, FFN = 16, 24
 
 MAKERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
-    "Linear": (lambda: te.Linear(HIDDEN, FFN, device="cpu"), lambda: nn.Linear(HIDDEN, FFN)),
-    "LayerNorm": (lambda: te.LayerNorm(HIDDEN, device="cpu"), lambda: nn.LayerNorm(HIDDEN)),
+    "Linear": (
+        lambda: te.Linear(HIDDEN, FFN, device=torch.get_default_device()),
+        lambda: nn.Linear(HIDDEN, FFN),
+    ),
+    "LayerNorm": (
+        lambda: te.LayerNorm(HIDDEN, device=torch.get_default_device()),
+        lambda: nn.LayerNorm(HIDDEN),
+    ),
     "RMSNorm": (
-        lambda: te.RMSNorm(HIDDEN, device="cpu"),
+        lambda: te.RMSNorm(HIDDEN, device=torch.get_default_device()),
         lambda: nn.RMSNorm(HIDDEN, eps=1e-5),
     ),
     "LayerNormLinear": (
-        lambda: te.LayerNormLinear(HIDDEN, FFN, device="cpu"),
+        lambda: te.LayerNormLinear(HIDDEN, FFN, device=torch.get_default_device()),
         lambda: nn.Sequential(nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, FFN)),
     ),
     "LayerNormMLP": (
-        lambda: te.LayerNormMLP(HIDDEN, FFN, device="cpu"),
+        lambda: te.LayerNormMLP(HIDDEN, FFN, device=torch.get_default_device()),
         lambda: nn.Sequential(
             nn.LayerNorm(HIDDEN),
             nn.Linear(HIDDEN, FFN),
@@ -162,7 +168,7 @@ def test_forward_mode_tangents_arrive(pair, x, target):
 
 
 def test_second_derivatives_inside_a_transform(x):
-    module, twin = te.Linear(HIDDEN, 1, device="cpu"), nn.Linear(HIDDEN, 1)
+    module, twin = te.Linear(HIDDEN, 1, device=torch.get_default_device()), nn.Linear(HIDDEN, 1)
     with torch.no_grad():
         twin.weight.copy_(module.weight)
         twin.bias.copy_(module.bias)
@@ -265,7 +271,7 @@ def test_a_negative_bit_is_respected(pair, x, which):
 
 
 def test_nested_input_behaves_as_in_torch(x):
-    module, twin = te.Linear(HIDDEN, FFN, device="cpu"), nn.Linear(HIDDEN, FFN)
+    module, twin = te.Linear(HIDDEN, FFN, device=torch.get_default_device()), nn.Linear(HIDDEN, FFN)
     with torch.no_grad():
         twin.weight.copy_(module.weight)
         twin.bias.copy_(module.bias)
@@ -277,7 +283,7 @@ def test_nested_input_behaves_as_in_torch(x):
     "recipe", [DelayedScaling(), Float8CurrentScaling()], ids=["delayed", "current"]
 )
 def test_quantized_regions_refuse_transforms_by_name(x, recipe):
-    module = te.Linear(HIDDEN, FFN, device="cpu")
+    module = te.Linear(HIDDEN, FFN, device=torch.get_default_device())
     with te.autocast(recipe=recipe):
         with pytest.raises(NotImplementedError, match=r"Linear\.forward: .*function transform"):
             torch.func.vmap(module)(x)
@@ -294,7 +300,7 @@ def test_quantized_regions_refuse_transforms_by_name(x, recipe):
 
 
 def test_a_dispatch_mode_does_not_disturb_a_quantized_region(x):
-    module = te.Linear(HIDDEN, FFN, device="cpu")
+    module = te.Linear(HIDDEN, FFN, device=torch.get_default_device())
     with te.autocast(recipe=Float8CurrentScaling()):
         expected = module(x)
         with FlopCounterMode(display=False):
@@ -302,14 +308,14 @@ def test_a_dispatch_mode_does_not_disturb_a_quantized_region(x):
 
 
 def test_bad_arguments_are_named_in_a_transform(x):
-    module = te.Linear(HIDDEN, FFN, device="cpu")
+    module = te.Linear(HIDDEN, FFN, device=torch.get_default_device())
     with pytest.raises(ValueError, match=r"Linear\.forward: inp has shape .*last dimension of 16"):
         torch.func.vmap(module)(x[:, :7])
     with pytest.raises(TypeError, match=r"Linear\.forward: parameter weight has dtype"):
         torch.func.vmap(module)(x.bfloat16())
     with pytest.raises(ValueError, match=r"LayerNorm\.forward: input has shape .*trailing"):
-        torch.func.vmap(te.LayerNorm(HIDDEN, device="cpu"))(x[:, :7])
-    fused = te.Linear(HIDDEN, FFN, device="cpu", fuse_wgrad_accumulation=True)
+        torch.func.vmap(te.LayerNorm(HIDDEN, device=torch.get_default_device()))(x[:, :7])
+    fused = te.Linear(HIDDEN, FFN, device=torch.get_default_device(), fuse_wgrad_accumulation=True)
     with pytest.raises(NotImplementedError, match="fuse_wgrad_accumulation is True"):
         torch.func.vmap(fused)(x)
 
@@ -329,7 +335,7 @@ def test_composed_and_native_mlp_agree(x, activation, normalization, zero_center
         zero_centered_gamma=zero_centered_gamma,
         return_bias=True,
         return_layernorm_output=True,
-        device="cpu",
+        device=torch.get_default_device(),
     )
     native = module(x)
     composed = torch.func.vmap(module)(x[None])
@@ -341,12 +347,20 @@ def test_composed_and_native_mlp_agree(x, activation, normalization, zero_center
 
 
 def test_options_of_linear_agree(x):
-    split = te.Linear(HIDDEN, FFN, parameters_split=("a", "b"), return_bias=True, device="cpu")
+    split = te.Linear(
+        HIDDEN,
+        FFN,
+        parameters_split=("a", "b"),
+        return_bias=True,
+        device=torch.get_default_device(),
+    )
     output, bias = torch.func.vmap(split)(x[None])
     assert bias.shape == (1, FFN) and output.shape == (1, 5, FFN)
     bound = 2 * HIDDEN * torch.finfo(torch.float32).eps
     assert (output[0] - split(x)[0]).abs().max() <= bound
-    fused = te.LayerNormLinear(HIDDEN, FFN, bias=False, return_bias=True, device="cpu")
+    fused = te.LayerNormLinear(
+        HIDDEN, FFN, bias=False, return_bias=True, device=torch.get_default_device()
+    )
     output, bias = torch.func.vmap(fused)(x[None])
     assert bias.numel() == 0
     assert (output[0] - fused(x)[0]).abs().max() <= bound
@@ -420,7 +434,7 @@ def test_a_profiler_sees_one_range_per_module(pair, x):
 
 @pytest.mark.parametrize("where", ["class", "instance"])
 def test_an_overridden_call_impl_is_respected(where, x):
-    module = te.Linear(HIDDEN, FFN, device="cpu")
+    module = te.Linear(HIDDEN, FFN, device=torch.get_default_device())
     if where == "class":
         module.__class__ = type("Other", (te.Linear,), {"_call_impl": lambda self, x: "mine"})
     else:

@@ -37,7 +37,7 @@ FACTORIES = {
 @pytest.mark.parametrize("kind", FACTORIES)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_linear_modules(recipe, kind, sizes, rows, options):
-    module = FACTORIES[kind](*sizes, device="cpu", **options)
+    module = FACTORIES[kind](*sizes, device=torch.get_default_device(), **options)
     randomize(module)
     x = torch.ones(*rows, sizes[0], requires_grad=True)
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_linear_modules(recipe, kind, sizes, rows, options):
 @pytest.mark.parametrize("rows", ROWS, ids=str)
 @pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
 def test_norms(kind, rows):
-    module = getattr(te, kind)(0, device="cpu")
+    module = getattr(te, kind)(0, device=torch.get_default_device())
     x = torch.ones(*rows, 0, requires_grad=True)
     y = module(x)
     y.sum().backward()
@@ -79,7 +79,7 @@ def test_norms(kind, rows):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_fused_accumulation_adds_nothing(recipe, sizes, dtype):
-    module = te.Linear(*sizes, device="cpu", fuse_wgrad_accumulation=True)
+    module = te.Linear(*sizes, device=torch.get_default_device(), fuse_wgrad_accumulation=True)
     module.weight.main_grad = torch.zeros(module.weight.shape, dtype=dtype)
     x = torch.ones(3, sizes[0], requires_grad=True)
     with te.autocast(enabled=RECIPES[recipe] is not None, recipe=RECIPES[recipe]):
@@ -99,7 +99,7 @@ def test_a_transpose_without_columns_keeps_its_rows():
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_quantized_weights(sizes, recipe):
     with te.quantized_model_init(recipe=RECIPES[recipe]):
-        module = te.Linear(*sizes, device="cpu")
+        module = te.Linear(*sizes, device=torch.get_default_device())
     for enabled in (True, False):
         x = torch.ones(3, sizes[0], requires_grad=True)
         with te.autocast(enabled=enabled, recipe=RECIPES[recipe]):

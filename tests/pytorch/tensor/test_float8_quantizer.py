@@ -486,3 +486,15 @@ def test_amaxes_are_reduced_over_a_group():
         assert data == expected.tolist()
         assert transpose == expected.t().tolist()
         assert (with_reduction, group) == (False, None)
+
+
+@pytest.mark.parametrize("lost", ["scale", "amax"])
+def test_a_scale_or_amax_on_another_device_is_refused(lost):
+    state = {"scale": torch.ones(1), "amax": torch.zeros(1)}
+    state[lost] = state[lost].to("meta")
+    quantizer = Float8Quantizer(**state, fp8_dtype=DType.kFloat8E4M3)
+    for call in (quantizer, quantizer.calibrate):
+        with pytest.raises(ValueError, match=f"{lost} of the quantizer is on meta.*one device"):
+            call(random_tensor((2, 16), device="cpu"))
+    if lost == "scale":
+        assert quantizer.amax.item() == 0.0

@@ -21,7 +21,7 @@ from helpers.block_formats import (
     spread,
     unpack_nibbles,
 )
-from helpers.generators import DTYPES, MATRIX_SHAPES, random_tensor, wide_tensor
+from helpers.generators import DTYPES, MATRIX_SHAPES, placed, random_tensor, wide_tensor
 from helpers.quantizers import USAGES
 from helpers.tolerances import assert_identical, assert_within, gamma
 from transformer_engine.common.recipe import MXFP8BlockScaling, NVFP4BlockScaling
@@ -117,7 +117,8 @@ def test_tiles_have_the_same_values_in_both_copies():
 @pytest.mark.parametrize("after", [True, False])
 def test_the_columnwise_copy_is_that_of_the_transformed_input(rows, mixed, after):
     # Small integers: all sums of the transform are exact, in any order.
-    x = torch.randint(-8, 9, (rows, 48), generator=torch.Generator().manual_seed(1)).bfloat16()
+    options = {"generator": torch.Generator().manual_seed(1), "device": "cpu"}
+    x = placed(torch.randint(-8, 9, (rows, 48), **options).bfloat16(), None)
     tensor = NVFP4Quantizer(with_rht=True, with_post_rht_amax=after, with_random_sign_mask=mixed)(x)
     plain = NVFP4Quantizer()(x)
     assert torch.equal(tensor._rowwise_data, plain._rowwise_data)

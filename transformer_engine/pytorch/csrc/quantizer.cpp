@@ -44,6 +44,14 @@ QuantizedOutput output_views(const Float8QuantizerBase::Destination& destination
   return output;
 }
 
+// A kernel reads and writes them where it finds the input.
+void check_scaling_tensor(const char* name, const at::Tensor& tensor, const at::Tensor& input) {
+  TE_CHECK(!tensor.defined() || tensor.device() == input.device(), "quantize: ", name,
+           " of the quantizer is on ", tensor.device().str(), " and the input on ",
+           input.device().str(),
+           "; one device is required. Make the quantizer, or its module, where its inputs are.");
+}
+
 }  // namespace
 
 float fp8_max(DType dtype) { return dtype == DType::kFloat8E5M2 ? 57344.0F : 448.0F; }
@@ -79,7 +87,13 @@ Float8Quantizer::Float8Quantizer(at::Tensor scale_in, at::Tensor amax_in, DType 
   dtype = fp8_dtype;
 }
 
+void Float8Quantizer::check_device(const at::Tensor& input) const {
+  check_scaling_tensor("scale", replay_scale_.defined() ? replay_scale_ : scale, input);
+  check_scaling_tensor("amax", amax, input);
+}
+
 void Float8Quantizer::update(const at::Tensor& input, const Destination& destination) {
+  check_device(input);
   QuantizeArgs args;
   args.input = matrix_view(input);
   args.output = output_views(destination, dtype, args.input.rows, args.input.cols);
@@ -91,6 +105,7 @@ void Float8Quantizer::update(const at::Tensor& input, const Destination& destina
 }
 
 void Float8Quantizer::calibrate(const at::Tensor& input) {
+  check_device(input);
   compute_amax({.input = matrix_view(input), .amax = float_data(amax, "calibrate: amax")},
                context_for(input));
 }
@@ -98,6 +113,7 @@ void Float8Quantizer::calibrate(const at::Tensor& input) {
 bool Float8Quantizer::prepare_fused(at::IntArrayRef sizes, const at::Tensor& like,
                                     const Usages& /*usages*/, Operand* operand,
                                     QuantizedOutput* output) {
+  check_device(like);
   *operand = make_operand(sizes, like);
   const Destination destination{
       .data = operand->rowwise.data, .transpose = {}, .scale_inv = operand->rowwise.scale_inv};

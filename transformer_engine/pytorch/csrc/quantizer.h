@@ -119,6 +119,8 @@ class Float8Quantizer : public Float8QuantizerBase {
   at::Tensor scale, amax;
 
  private:
+  void check_device(const at::Tensor& input) const;
+
   at::Tensor replay_scale_;  // [1], undefined outside a replay
 };
 
