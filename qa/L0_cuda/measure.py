@@ -26,10 +26,13 @@ import torch
 import transformer_engine.pytorch as te
 import transformer_engine_torch as tex
 from transformer_engine.common import recipe
+from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
 from transformer_engine.pytorch.constants import DType
+from transformer_engine.pytorch.optimizers import multi_tensor_adam, multi_tensor_applier
 
 ROUNDS = 20
 HOST_CALLS = 200
+BUSY_CYCLES = 400_000  # of the device, a few times the host time of a call
 
 
 def synchronize(device: torch.device) -> None:
@@ -44,6 +47,7 @@ def seconds_of(function: Callable[[], Any], device: torch.device) -> float:
         function()
         return time.perf_counter() - start
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(BUSY_CYCLES)  # the host is ahead of the device: its time is not measured
     begin.record()
     function()
     end.record()
@@ -96,6 +100,23 @@ def kernel_cases(
     cases["gelu"] = (lambda: tex.gelu(x), 4.0)
     cases["swiglu"] = (lambda: tex.swiglu(wide), 6.0)
     cases["gelu backward"] = (lambda: tex.dgelu(x, x), 4.0)  # the two inputs are one
+    heads = x.view(rows, 1, -1, min(cols, 64))
+    angles = te.RotaryPositionEmbedding(heads.shape[-1])(rows).to(device)
+    cases["rotary embedding"] = (
+        lambda: apply_rotary_pos_emb(heads, angles, fused=True),
+        4.0,
+    )
+    logits = x.view(rows, 1, cols)
+    target = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+    cases["cross entropy"] = (lambda: te.parallel_cross_entropy(logits, target), 2.0)
+    state = [[torch.zeros(rows * cols, device=device)] for _ in range(4)]
+    noop = torch.zeros(1, dtype=torch.int32, device=device)
+    cases["Adam FP32"] = (  # reads gradient, parameter and moments, writes the latter three
+        lambda: multi_tensor_applier(
+            multi_tensor_adam, noop, state, 1e-3, 0.9, 0.999, 1e-8, 1, 1, True, 0.0
+        ),
+        28.0,
+    )
     return cases
 
 
@@ -125,18 +146,17 @@ def product_cases(size: int, device: torch.device) -> dict[str, Callable[[], Any
     e4m3, bf16 = int(DType.kFloat8E4M3), int(DType.kBFloat16)
     core = tex.Float8CurrentScalingQuantizerCore(e4m3, rowwise=True, columnwise=False)
     (x_codes, _, x_scale), (w_codes, _, w_scale) = core.quantize(x), core.quantize(w)
+    fp8 = {"a_scale_inv": x_scale, "b_scale_inv": w_scale, "a_dtype": e4m3, "b_dtype": e4m3}
+
+    def multiply_fp8(**options: bool) -> Callable[[], Any]:
+        return lambda: tex.gemm(x_codes, w_codes, out_dtype=bf16, **fp8, **options)
+
     cases: dict[str, Callable[[], Any]] = {
         "torch": lambda: torch.mm(x, w.t()),
         "BF16": lambda: tex.gemm(x, w),
-        "FP8": lambda: tex.gemm(
-            x_codes,
-            w_codes,
-            a_scale_inv=x_scale,
-            b_scale_inv=w_scale,
-            a_dtype=e4m3,
-            b_dtype=e4m3,
-            out_dtype=bf16,
-        ),
+        "FP8": multiply_fp8(),
+        "FP8, fast accumulation": multiply_fp8(use_split_accumulator=False),
+        "FP8, as for a weight gradient": multiply_fp8(a_transposed=True, b_transposed=True),
     }
     quantizers = {
         "MXFP8": te.MXFP8Quantizer(DType.kFloat8E4M3, columnwise=False),
@@ -162,6 +182,42 @@ def measure_products(size: int, device: torch.device) -> list[dict[str, Any]]:
         }
         for name, seconds in times.items()
     ]
+
+
+def measure_attention(length: int, device: torch.device) -> list[dict[str, Any]]:
+    """Causal attention of 16 heads of 64, forward and backward, beside torch's operator."""
+    shape = (2, length, 16, 64)
+    q, k, v = (
+        torch.randn(shape, dtype=torch.bfloat16, device=device, requires_grad=True)
+        for _ in range(3)
+    )
+    ours = te.DotProductAttention(16, 64, qkv_format="bshd", attn_mask_type="causal")
+
+    def torch_forward() -> torch.Tensor:
+        heads = (x.transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+
+    def and_backward(forward: Callable[[], torch.Tensor]) -> Callable[[], Any]:
+        def run() -> None:
+            out = forward()
+            torch.autograd.grad(out, (q, k, v), out)
+
+        return run
+
+    forwards = {"torch": torch_forward, "ours": lambda: ours(q, k, v)}
+    results = []
+    for name, flops in (("forward", 4), ("forward and backward", 14)):
+        wrap = and_backward if "backward" in name else lambda forward: forward
+        times = in_turns({key: wrap(function) for key, function in forwards.items()}, device)
+        amount = flops / 2 * shape[0] * shape[2] * length**2 * shape[3]
+        results.append(
+            {
+                "case": f"attention {name} {length}",
+                "TFLOP/s": amount / times["ours"] / 1e12,
+                "over torch": times["torch"] / times["ours"],
+            }
+        )
+    return results
 
 
 def host_seconds(function: Callable[[], Any], device: torch.device) -> float:
@@ -233,6 +289,7 @@ def main() -> int:
         rows, cols = map(int, size.split("x"))
         results += measure_kernels(rows, cols, device)
     results += measure_products(arguments.product, device)
+    results += measure_attention(arguments.product // 2, device)
     results += measure_host(device)
     table = as_table(results)
     print(table, end="")

@@ -139,8 +139,15 @@ void trust_host_stack() {
 
 // What the sanitizers are told unless the environment says otherwise.
 extern "C" {
-// Heap memory counts as initialised: only device and shared memory are under test.
-const char* __msan_default_options() { return "poison_in_malloc=0:poison_in_free=0"; }
+// Heap memory counts as initialised: only device and shared memory are under test. Nor are the
+// stacks of libraries that are not instrumented, where they compare memory.
+const char* __msan_default_options() {
+  return "poison_in_malloc=0:poison_in_free=0:intercept_memcmp=0";
+}
+// That leaves the marks of who had the memory before.
+void __sanitizer_malloc_hook(const volatile void* memory, size_t bytes) {
+  cuda_emulator::initialisation::trust(const_cast<const void*>(memory), bytes);
+}
 const char* __tsan_default_options() { return "halt_on_error=1"; }
 // Stacks of kernels that were stopped half-way are never freed.
 const char* __asan_default_options() { return "detect_leaks=0"; }
