@@ -12,7 +12,6 @@ are kept. Exits with 1 and says why where there is none.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import sysconfig
 from pathlib import Path
@@ -47,22 +46,12 @@ def fetch_headers() -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fetch", action="store_true", help="fetch the header where it is not")
-    may_fetch = parser.parse_args().fetch
-    if find_headers() is None and may_fetch:
-        fetch_headers()
-    folder = find_headers()
-    if folder is None:
-        looked = ", ".join(map(str, candidates()))
-        print(
-            f"cublas_headers: no {HEADER} in {looked}; the CUDA backend is compiled with it. "
-            "Install nvidia-cublas or pass --fetch.",
-            file=sys.stderr,
-        )
-        return 1
-    print(folder)
-    return 0
+    looked = ", ".join(map(str, candidates()))
+    missing = (
+        f"cublas_headers: no {HEADER} in {looked}; the CUDA backend is compiled with it. "
+        "Install nvidia-cublas or pass --fetch."
+    )
+    return wheel_headers.print_folder(__doc__.splitlines()[0], find_headers, fetch_headers, missing)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ CUDA backend is then built without fused attention.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -43,21 +42,11 @@ def fetch_headers() -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fetch", action="store_true", help="fetch the headers where they are not")
-    may_fetch = parser.parse_args().fetch
-    if find_headers() is None and may_fetch:
-        fetch_headers()
-    folder = find_headers()
-    if folder is None:
-        print(
-            f"cudnn_headers: no {' and '.join(HEADERS)} in {FETCHED}; fused attention is compiled "
-            "with them. Pass --fetch.",
-            file=sys.stderr,
-        )
-        return 1
-    print(folder)
-    return 0
+    missing = (
+        f"cudnn_headers: no {' and '.join(HEADERS)} in {FETCHED}; fused attention is compiled with "
+        "them. Pass --fetch."
+    )
+    return wheel_headers.print_folder(__doc__.splitlines()[0], find_headers, fetch_headers, missing)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,29 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+
+
+def print_folder(
+    summary: str, find: Callable[[], Path | None], fetch: Callable[[], bool], missing: str
+) -> int:
+    """A tool's main: prints the folder of the headers, fetched with --fetch where they are not.
+    1 with what is `missing` where there is none.
+    """
+    parser = argparse.ArgumentParser(description=summary)
+    parser.add_argument("--fetch", action="store_true", help="fetch the headers where they are not")
+    may_fetch = parser.parse_args().fetch
+    if find() is None and may_fetch:
+        fetch()
+    folder = find()
+    print(missing if folder is None else folder, file=sys.stderr if folder is None else sys.stdout)
+    return int(folder is None)
 
 
 def download(requirements: Path, folder: Path, *options: str) -> list[Path]:

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <transformer_engine/error.h>
 
+#include "cuda/architecture.h"
 #include "cuda/attention/rules.h"
 #include "cuda/attention/sequences.h"
 #include "cuda/device_mirror.h"
@@ -22,6 +23,7 @@ namespace cuda = transformer_engine::cuda;
 using te::AttentionProblem;
 using te::DType;
 using te::HeadsView;
+using te::testing::Architecture;
 using te::testing::AttentionCase;
 using te::testing::AttentionFormat;
 using te::testing::AttentionTensors;
@@ -266,18 +268,6 @@ void expect_matches_reference(const AttentionCase& spec) {
     expect_same(got.grad_bias, expected.grad_bias, spec.problem, "grad_bias");
   }
 }
-
-class Architecture {
- public:
-  explicit Architecture(const char* capability) {
-    setenv("CUDA_EMULATOR_ARCH", capability, 1);
-    cuda::forget_devices();
-  }
-  ~Architecture() {
-    unsetenv("CUDA_EMULATOR_ARCH");
-    cuda::forget_devices();
-  }
-};
 
 // Of cuDNN: before and after its backward takes any number of keys, and a late one.
 constexpr size_t kVersions[] = {91300, 91900, 92801};

@@ -20,9 +20,9 @@
 #include "helpers/gemm_group.h"
 #if defined(TE_CUDA_EMULATED)
 #include "capture.h"
+#include "cuda/architecture.h"
 #include "cuda/fake_cublaslt.h"
 #include "cuda/gemm/matmul.h"
-#include "cuda/runtime.h"
 #include "stream_log.h"
 #endif
 
@@ -84,21 +84,9 @@ void expect_matches_fp64(BlockProblem& problem) {
 
 #if defined(TE_CUDA_EMULATED)
 namespace cuda = transformer_engine::cuda;
+using te::testing::Architecture;
 using Library = te::testing::FakeCublasLt;
 constexpr const char* kArchitectures[] = {"80", "90", "100"};
-
-// An architecture for a scope.
-class Architecture {
- public:
-  explicit Architecture(const char* capability) {
-    setenv("CUDA_EMULATOR_ARCH", capability, 1);
-    cuda::forget_devices();
-  }
-  ~Architecture() {
-    unsetenv("CUDA_EMULATOR_ARCH");
-    cuda::forget_devices();
-  }
-};
 #else
 struct Library {  // cuBLASLt itself
   Library() {}

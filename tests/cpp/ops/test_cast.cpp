@@ -241,7 +241,7 @@ TEST(ComputeAmax, OverwritesWithTheLargestMagnitude) {
         fill_random(input, 12);
         double expected = 0.0;
         for (int64_t i = 0; i < input.numel(); ++i) {
-          const double value = te::reference::load_float(input.view(), i);
+          const double value = te::load_float(input.view(), i);
           expected = std::fmax(expected, std::abs(value));
         }
         float amax = 1e30F;

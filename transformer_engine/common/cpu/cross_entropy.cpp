@@ -8,36 +8,11 @@
 #include "cpu/cross_entropy_kernels.h"
 #include "cpu/row_work.h"
 #include "numerics/cross_entropy_rows.h"
-#include "numerics/half.h"
+#include "numerics/element.h"
 
 namespace transformer_engine::cpu {
 
 namespace {
-
-float load_element(const TensorView& view, int64_t row, int64_t col) {
-  const int64_t index = row * view.cols + col;
-  switch (view.dtype) {
-    case DType::kBFloat16:
-      return numerics::float_from_bf16(static_cast<const uint16_t*>(view.data)[index]);
-    case DType::kFloat16:
-      return numerics::float_from_fp16(static_cast<const uint16_t*>(view.data)[index]);
-    default:
-      return static_cast<const float*>(view.data)[index];
-  }
-}
-void store_element(const TensorView& view, int64_t row, int64_t col, float value) {
-  const int64_t index = row * view.cols + col;
-  switch (view.dtype) {
-    case DType::kBFloat16:
-      static_cast<uint16_t*>(view.data)[index] = numerics::bf16_from_float(value);
-      break;
-    case DType::kFloat16:
-      static_cast<uint16_t*>(view.data)[index] = numerics::fp16_from_float(value);
-      break;
-    default:
-      static_cast<float*>(view.data)[index] = value;
-  }
-}
 
 // The target's element apart: the kernel knows nothing of targets.
 void write_gradient(const CrossEntropyBackwardArgs& args, int64_t row) {
@@ -49,7 +24,7 @@ void write_gradient(const CrossEntropyBackwardArgs& args, int64_t row) {
     return;
   }
   const bool is_here = of_row.target >= 0;
-  const float x = is_here ? load_element(input, row, of_row.target) : 0.0F;
+  const float x = is_here ? load_float(input, row * input.cols + of_row.target) : 0.0F;
   TE_CPU_KERNELS(cross_entropy_kernels)
       .gradient[high_precision_index(input.dtype)]({.input = row_address(input, row),
                                                     .grad_input = output,
@@ -60,8 +35,8 @@ void write_gradient(const CrossEntropyBackwardArgs& args, int64_t row) {
                                                     .smoothed = of_row.smoothed});
   if (is_here) {
     const float share = std::exp(x - of_row.largest) * of_row.reciprocal - of_row.smoothed;
-    store_element(args.grad_input, row, of_row.target,
-                  of_row.gradient * (share - of_row.at_target));
+    store_float(args.grad_input, row * args.grad_input.cols + of_row.target,
+                of_row.gradient * (share - of_row.at_target));
   }
 }
 
@@ -72,25 +47,25 @@ void cross_entropy_statistics(const CrossEntropyStatisticsArgs& args, const Cont
   const auto kernel =
       TE_CPU_KERNELS(cross_entropy_kernels).statistics[high_precision_index(input.dtype)];
   Scratch<float> scratch(kCrossEntropyChunk * std::max(context.num_threads, 1));
-  parallel_for(input.rows, row_grain(input.cols), context.num_threads,
-               [&](int64_t begin, int64_t end, int thread) {
-                 for (int64_t row = begin; row < end; ++row) {
-                   CrossEntropyStatisticsRow of_row{
-                       .input = row_address(input, row),
-                       .columns = input.cols,
-                       .scratch = scratch.data() + kCrossEntropyChunk * thread,
-                       .largest = 0.0F,
-                       .sum = 0.0F,
-                       .total = 0.0F};
-                   kernel(of_row);
-                   const int64_t target = numerics::target_column(args.targets, row, input.cols);
-                   auto* const out = static_cast<float*>(row_address(args.statistics, row));
-                   out[0] = of_row.largest;
-                   out[1] = of_row.sum;
-                   out[2] = target < 0 ? std::nanf("") : load_element(input, row, target);
-                   out[3] = of_row.total;
-                 }
-               });
+  parallel_for(
+      input.rows, row_grain(input.cols), context.num_threads,
+      [&](int64_t begin, int64_t end, int thread) {
+        for (int64_t row = begin; row < end; ++row) {
+          CrossEntropyStatisticsRow of_row{.input = row_address(input, row),
+                                           .columns = input.cols,
+                                           .scratch = scratch.data() + kCrossEntropyChunk * thread,
+                                           .largest = 0.0F,
+                                           .sum = 0.0F,
+                                           .total = 0.0F};
+          kernel(of_row);
+          const int64_t target = numerics::target_column(args.targets, row, input.cols);
+          auto* const out = static_cast<float*>(row_address(args.statistics, row));
+          out[0] = of_row.largest;
+          out[1] = of_row.sum;
+          out[2] = target < 0 ? std::nanf("") : load_float(input, row * input.cols + target);
+          out[3] = of_row.total;
+        }
+      });
 }
 
 // In FP64, one thread: a few numbers a row.

@@ -3,7 +3,6 @@
 #include "reference/cast.h"
 
 #include "numerics/delayed_scaling.h"
-#include "numerics/half.h"
 #include "numerics/minifloat.h"
 #include "numerics/scale.h"
 
@@ -14,30 +13,6 @@ namespace {
 uint8_t* bytes_of(const TensorView& view) { return static_cast<uint8_t*>(view.data); }
 
 }  // namespace
-
-float load_float(const TensorView& view, int64_t index) {
-  switch (view.dtype) {
-    case DType::kBFloat16:
-      return numerics::float_from_bf16(static_cast<const uint16_t*>(view.data)[index]);
-    case DType::kFloat16:
-      return numerics::float_from_fp16(static_cast<const uint16_t*>(view.data)[index]);
-    default:
-      return static_cast<const float*>(view.data)[index];
-  }
-}
-
-void store_float(const TensorView& view, int64_t index, float value) {
-  switch (view.dtype) {
-    case DType::kBFloat16:
-      static_cast<uint16_t*>(view.data)[index] = numerics::bf16_from_float(value);
-      break;
-    case DType::kFloat16:
-      static_cast<uint16_t*>(view.data)[index] = numerics::fp16_from_float(value);
-      break;
-    default:
-      static_cast<float*>(view.data)[index] = value;
-  }
-}
 
 uint8_t encode_fp8(DType format, float value) {
   return format == DType::kFloat8E4M3 ? numerics::encode<numerics::E4M3>(value)

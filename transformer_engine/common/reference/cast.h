@@ -7,6 +7,8 @@
 
 #include <transformer_engine/cast.h>
 
+#include "numerics/element.h"
+
 namespace transformer_engine::reference {
 
 void quantize(const QuantizeArgs& args, const Context& context);
@@ -15,10 +17,6 @@ void transpose_bytes(const TransposeArgs& args, const Context& context);
 void compute_amax(const AmaxArgs& args, const Context& context);
 void compute_scale_from_amax(const ScaleFromAmaxArgs& args, const Context& context);
 void delayed_scaling_update(const DelayedScalingUpdateArgs& args, const Context& context);
-
-// Element `index` of a high-precision tensor as FP32 (exact), and back (rounded to nearest even).
-float load_float(const TensorView& view, int64_t index);
-void store_float(const TensorView& view, int64_t index, float value);
 
 // FP8 code of value in `format`, a per-tensor FP8 type, and back.
 uint8_t encode_fp8(DType format, float value);
