@@ -287,12 +287,14 @@ cublasStatus_t find_algorithm(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                               cublasLtMatmulPreference_t preference, int,
                               cublasLtMatmulHeuristicResult_t results[], int* found) {
-  ++FakeCublasLt::calls().heuristics;
+  CublasLtCalls& calls = FakeCublasLt::calls();
+  ++calls.heuristics;
   *found = 0;
-  if (!is_supported(operation_of(operation), layout_of(a), layout_of(b), layout_of(d),
+  if (layout_of(a).type == calls.refused_type ||
+      !is_supported(operation_of(operation), layout_of(a), layout_of(b), layout_of(d),
                     preference_of(preference))) {
-    ++FakeCublasLt::calls().refusals;
-    return CUBLAS_STATUS_NOT_SUPPORTED;
+    ++calls.refusals;
+    return calls.refusal;
   }
   *found = 1;
   results[0].state = CUBLAS_STATUS_SUCCESS;

@@ -6,8 +6,11 @@
 // there, too.
 #include <gtest/gtest.h>
 #include <transformer_engine/error.h>
+#include <transformer_engine/framework.h>
 #include <transformer_engine/grouped_gemm.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <map>
 #include <random>
 #include <set>
@@ -274,6 +277,45 @@ TEST(CudaGemm, EpiloguesArePartOfTheProductWhereTypesAllow) {
   EXPECT_EQ(calls_of("bfloat16", "90", spec).d_type, CUDA_R_32F);
 }
 
+TEST(CudaGemm, WhatTheLibraryCallsInvalidIsSaidAndMultipliedInAnotherWay) {
+  const Architecture architecture("90");
+  const Library library;
+  Library::calls().refusal = CUBLAS_STATUS_INVALID_VALUE;
+  Library::calls().refused_type = CUDA_R_8F_E4M3;
+  BlockProblem problem(shape(16, 64, 208), kind_named("e4m3 tensor"), kind_named("e4m3 tensor"), 1);
+  ::testing::internal::CaptureStderr();
+  expect_matches_fp64(problem);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("gemm: cuBLASLt 130100 calls a product invalid: m 16, n 64, k 208"),
+            std::string::npos)
+      << said;
+  EXPECT_EQ(Library::calls().a_type, CUDA_R_16BF);
+}
+
+// A bias that begins in the middle of 16 bytes, and GELU of an FP32 result.
+TEST(CudaGemm, EpiloguesThatTheLibraryDoesLessWellComeAfterTheProduct) {
+  const Library library;
+  GemmCase spec = shape(16, 32, 144);
+  spec.d_dtype = spec.bias_dtype = DType::kBFloat16;
+  spec.has_bias = true;
+  BlockProblem problem(spec, kind_named("bfloat16"), kind_named("bfloat16"), 1);
+  GemmMatrix d = problem.d_before;
+  GemmMatrix longer(DType::kBFloat16, 1, 33);
+  DeviceMirror mirror;
+  te::GemmArgs args = mirror.view(problem.args(d, d));
+  te::gemm(args, kOnDevice);
+  EXPECT_EQ(Library::calls().epilogue, CUBLASLT_EPILOGUE_BIAS);
+  args.bias.data = static_cast<uint8_t*>(mirror.view(longer.view()).data) + 2;
+  te::gemm(args, kOnDevice);
+  EXPECT_EQ(Library::calls().epilogue, CUBLASLT_EPILOGUE_DEFAULT);
+  EXPECT_EQ(Library::calls().d_type, CUDA_R_32F);
+
+  spec.d_dtype = DType::kFloat32;
+  spec.has_bias = false;
+  spec.has_gelu = true;
+  EXPECT_EQ(calls_of("bfloat16", "90", spec).epilogue, CUBLASLT_EPILOGUE_DEFAULT);
+}
+
 TEST(CudaGemm, ARepeatedProductAsksForNoAlgorithm) {
   const Library library;
   for (const OperandKind& kind : kOperandKinds) {
@@ -331,6 +373,44 @@ TEST(CudaGemm, AGroupRunsBetweenWhatIsBeforeAndAfterOnItsStream) {
   at_work.erase(caller);
   EXPECT_TRUE(at_work.empty());
   EXPECT_EQ(begun.size(), 4U);
+}
+
+// Memory lent by a framework that knows of one stream: none may be lent anew while others are at
+// work, so all of it comes back after the last product.
+std::vector<char> lending;  // 'l' for lent, 'b' for back
+void* lend(size_t bytes, const te::Context&) {
+  void* data = nullptr;
+  EXPECT_EQ(cudaMalloc(&data, bytes), cudaSuccess);
+  lending.push_back('l');
+  return data;
+}
+void take_back(void* data, const te::Context&) {
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  lending.push_back('b');
+}
+
+TEST(CudaGemm, AGroupGivesItsWorkspacesBackInTheEnd) {
+  const Library library;
+  const te::FrameworkFunctions before = te::framework_functions();
+  te::FrameworkFunctions functions = before;
+  functions.allocate_device = &lend;
+  functions.free_device = &take_back;
+  te::register_framework_functions(functions);
+  te::testing::GemmGroup group(9, 1);
+  DeviceMirror mirror;
+  std::vector<te::GemmArgs> products;
+  for (const te::GemmArgs& args : group.args()) {
+    products.push_back(mirror.view(args));
+  }
+  lending.clear();
+  te::grouped_gemm({products}, kOnDevice);
+  te::register_framework_functions(before);
+  mirror.download();
+  group.expect_results_match_fp64();
+  const auto pieces = static_cast<std::ptrdiff_t>(lending.size() / 2);
+  EXPECT_GT(pieces, 1);
+  EXPECT_EQ(std::count(lending.begin(), lending.begin() + pieces, 'l'), pieces);
+  EXPECT_EQ(std::count(lending.begin() + pieces, lending.end(), 'b'), pieces);
 }
 
 // The first product of a stream, as a graph is captured: cudaMalloc is refused there.

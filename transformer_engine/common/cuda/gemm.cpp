@@ -105,6 +105,8 @@ bool can_write(int32_t operand, DType d) {
   }
 }
 
+constexpr int32_t kAligned = 16;  // bytes: vectors that cuBLASLt's epilogues load and store
+
 // Whether the epilogue can be part of the product.
 bool can_fuse(const GemmArgs& args, int32_t operand_type) {
   if (!can_write(operand_type, args.d.dtype)) {
@@ -115,7 +117,12 @@ bool can_fuse(const GemmArgs& args, int32_t operand_type) {
   }
   const bool has_low_precision =
       operand_type != CUDA_R_32F && operand_type != CUDA_R_16BF && operand_type != CUDA_R_16F;
-  if (args.bias.is_wanted() && has_low_precision && !is_half(args.d.dtype)) {
+  if (args.bias.is_wanted() &&
+      ((has_low_precision && !is_half(args.d.dtype)) || alignment_of(args.bias.data) < kAligned)) {
+    return false;
+  }
+  // Its GELU is good to the digits of a two-byte type.
+  if (args.epilogue == GemmEpilogue::kGELU && !is_half(args.d.dtype)) {
     return false;
   }
   if (!args.pre_epilogue.is_wanted()) {
@@ -123,7 +130,7 @@ bool can_fuse(const GemmArgs& args, int32_t operand_type) {
   }
   // Of the values before GELU; without it they would be d once more.
   return args.epilogue == GemmEpilogue::kGELU && args.d.cols % 8 == 0 &&
-         alignment_of(args.pre_epilogue.data) >= 16;
+         alignment_of(args.pre_epilogue.data) >= kAligned;
 }
 
 cublasLtEpilogue_t epilogue_of(const GemmArgs& args) {
@@ -347,6 +354,7 @@ void EntryPoint<GroupedGemmArgs>::run(const GroupedGemmArgs& args, const Context
   const DeviceScope scope(context.device_index);
   const int streams =
       static_cast<int>(std::min<size_t>(args.products.size(), size_t{1} + SideStreams::kCount));
+  const HeldWorkspaces held;  // outlives `side`, which joins the streams
   SideStreams side(context.device_index, static_cast<cudaStream_t>(context.stream), streams - 1);
   int next = 0;
   for (const GemmArgs& product : args.products) {

@@ -8,6 +8,21 @@
 
 namespace transformer_engine::cuda {
 
+namespace {
+
+thread_local HeldWorkspaces* holder = nullptr;
+
+void give_back(char* data, const Context& context) {
+  const FrameworkFunctions& framework = framework_functions();
+  if (framework.free_device != nullptr) {
+    framework.free_device(data, context);
+  } else {
+    cudaFreeAsync(data, static_cast<cudaStream_t>(context.stream));
+  }
+}
+
+}  // namespace
+
 Workspace::Workspace(const char* op, int64_t bytes, const Context& context) : context_(context) {
   if (bytes <= 0) {
     return;
@@ -30,11 +45,19 @@ Workspace::~Workspace() {
   if (data_ == nullptr) {
     return;
   }
-  const FrameworkFunctions& framework = framework_functions();
-  if (framework.free_device != nullptr) {
-    framework.free_device(data_, context_);
+  if (holder != nullptr) {
+    holder->pieces_.emplace_back(data_, context_);
   } else {
-    cudaFreeAsync(data_, static_cast<cudaStream_t>(context_.stream));
+    give_back(data_, context_);
+  }
+}
+
+HeldWorkspaces::HeldWorkspaces() : before_(holder) { holder = this; }
+
+HeldWorkspaces::~HeldWorkspaces() {
+  holder = before_;
+  for (const auto& [data, context] : pieces_) {
+    give_back(data, context);
   }
 }
 

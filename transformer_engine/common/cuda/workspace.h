@@ -11,6 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace transformer_engine::cuda {
 
@@ -34,6 +36,22 @@ class Workspace {
  private:
   Context context_;
   char* data_ = nullptr;
+};
+
+// While it lives, workspaces of this thread that die are not given back; they are when it dies. For
+// work on several streams: the framework's allocator orders memory by one of them, and would lend
+// what a product on another still uses.
+class HeldWorkspaces {
+ public:
+  HeldWorkspaces();
+  ~HeldWorkspaces();
+  HeldWorkspaces(const HeldWorkspaces&) = delete;
+  HeldWorkspaces& operator=(const HeldWorkspaces&) = delete;
+
+ private:
+  friend class Workspace;
+  HeldWorkspaces* before_;
+  std::vector<std::pair<char*, Context>> pieces_;
 };
 
 }  // namespace transformer_engine::cuda

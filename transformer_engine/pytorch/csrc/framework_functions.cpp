@@ -63,7 +63,16 @@ void free_device(void* memory, const Context& /*context*/) {
   c10::GetAllocator(c10::DeviceType::CUDA)->raw_deallocate(memory);
 }
 
-bool allows_tf32() { return at::globalContext().allowTF32CuBLAS(); }
+// As torch's own products on CUDA. allowTF32CuBLAS() raises where the setting was made by
+// torch.backends.cuda.matmul.fp32_precision, which torch 2.11 and later can be asked for.
+bool allows_tf32() {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+         at::Float32Precision::TF32;
+#else
+  return at::globalContext().allowTF32CuBLAS();
+#endif
+}
 
 }  // namespace
 

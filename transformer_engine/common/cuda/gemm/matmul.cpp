@@ -5,6 +5,7 @@
 #include <transformer_engine/error.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -94,11 +95,11 @@ cublasLtHandle_t handle_of(int device) {
   static std::mutex mutex;
   static std::unordered_map<int, cublasLtHandle_t> handles;
   const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = handles.try_emplace(device, nullptr);
-  if (is_new) {
-    check_cublaslt(cublaslt().create(&entry->second), "cublasLtCreate");
+  cublasLtHandle_t& handle = handles[device];
+  if (handle == nullptr) {
+    check_cublaslt(cublaslt().create(&handle), "cublasLtCreate");
   }
-  return entry->second;
+  return handle;
 }
 
 template <typename Value>
@@ -106,6 +107,22 @@ void prefer(cublasLtMatmulPreferenceOpaque_t& preference,
             cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
   check_cublaslt(cublaslt().set_preference(&preference, attribute, &value, sizeof value),
                  "cublasLtMatmulPreferenceSetAttribute");
+}
+
+// A problem that cuBLASLt calls invalid is a mistake of ours. It is multiplied as one without an
+// algorithm, more slowly, and that is said: once for each problem and thread.
+void warn_of(const MatmulProblem& problem) {
+  std::fprintf(stderr,
+               "gemm: cuBLASLt %zu calls a product invalid: m %lld, n %lld, k %lld, transposed %d "
+               "%d, types %d %d -> %d, bias %d, compute %d, scales %d (%d, %d), epilogue %d, "
+               "aligned to %d, %d, %d; one that it takes was expected. It is multiplied in another "
+               "way; report this line.\n",
+               cublaslt().version(), static_cast<long long>(problem.m),
+               static_cast<long long>(problem.n), static_cast<long long>(problem.k),
+               problem.a_is_transposed, problem.b_is_transposed, problem.a_type, problem.b_type,
+               problem.d_type, problem.bias_type, problem.compute_type, problem.has_scales,
+               problem.a_scale_mode, problem.b_scale_mode, problem.epilogue, problem.a_alignment,
+               problem.b_alignment, problem.d_alignment);
 }
 
 // False where there is none.
@@ -127,7 +144,11 @@ bool find_algorithm(Plan& plan, const MatmulProblem& problem) {
   const cublasStatus_t status =
       cublaslt().find_algorithm(handle_of(problem.device), &plan.operation, &plan.b, &plan.a,
                                 &plan.d, &plan.d, &preference, 1, &result, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // every other one is a mistake in the descriptors
+  if (status == CUBLAS_STATUS_INVALID_VALUE) {
+    warn_of(problem);
+    return false;
+  }
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
     return false;
   }
   check_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic");
