@@ -110,6 +110,74 @@ def test_the_gpu_run_skips_without_a_gpu(tmp_path):
     assert "SKIP L0_cuda: needs a GPU that torch can use" in result.stdout
 
 
+STUB = """#!/bin/sh
+echo "called: $*" >> "$CALLS"
+case "$*" in
+  *is_available*) exit 0 ;;
+  *get_device_capability*) echo 90 ;;
+  *find_spec*) exit 0 ;;
+  *measure.py*) echo "{}" > "$OUT/cuda.json"; exit 1 ;;
+  *) exit 1 ;;
+esac
+"""
+
+
+def test_the_gpu_run_goes_on_after_failures_and_leaves_its_log(tmp_path):
+    """With an interpreter that finds a GPU and fails whatever it is asked to do there."""
+    python, out, calls = tmp_path / "python", tmp_path / "out", tmp_path / "calls"
+    python.write_text(STUB)
+    python.chmod(0o755)
+    tree = tmp_path / "tree"
+    (tree / "qa").mkdir(parents=True)
+    for name in ("support.sh", "L0_cuda"):
+        (tree / "qa" / name).symlink_to(ROOT / "qa" / name)
+    settings = {"PYTHON": str(python), "OUT": str(out), "CALLS": str(calls), "TE_PATH": str(tree)}
+    result = subprocess.run(
+        ["bash", str(tree / "qa" / "L0_cuda" / "run.sh")],
+        env={key: text for key, text in os.environ.items() if key != "QA_STRICT"} | settings,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    last = "FAIL L0_cuda: build report parity measure graphs tests"
+    assert result.stdout.splitlines()[-1] == last
+    assert (out / "run.log").read_text().splitlines()[-1] == last
+    assert sorted(path.name for path in out.iterdir()) == ["cuda.json", "run.log"]
+    made = calls.read_text()
+    for part in ("cmake_build.py --tests", "compare_devices.py", "-n 8", "tests/pytorch/cuda"):
+        assert part in made, part
+
+
+def test_the_comparison_of_devices_goes_on_after_an_error(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "qa" / "L0_cuda"))
+    compare = pytest.importorskip("compare_devices")
+    good = compare.attempt("a", lambda: compare.Outcome("a", 0.5, 1.0))
+    assert good.is_good and str(good) == "ok   a: 0.5 (limit 1)"
+
+    def fail() -> None:
+        raise ValueError("no kernel")
+
+    bad = compare.attempt("b", fail)
+    assert not bad.is_good and str(bad) == "FAIL b: ValueError: no kernel"
+    assert not compare.Outcome("c", float("nan"), 1.0).is_good
+
+
+def test_measurements_go_on_after_an_error(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "qa" / "L0_cuda"))
+    measure = pytest.importorskip("measure")
+
+    def fail() -> None:
+        raise RuntimeError("no algorithm")
+
+    device = pytest.importorskip("torch").device("cpu")
+    times, errors = measure.in_turns({"fails": fail, "works": lambda: None}, device)
+    assert set(times) == {"works"} and errors == {"fails": "RuntimeError: no algorithm"}
+    assert measure.as_table(
+        [{"case": "x", "error": errors["fails"]}, {"case": "y", "us": 2.0}]
+    ) == ("x: error RuntimeError: no algorithm\ny: us 2\n")
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "words"),
     [

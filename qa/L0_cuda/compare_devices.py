@@ -9,7 +9,8 @@ products are summed, and by what follows from it. Their difference, relative in 
 may be two half steps of BF16 (2^-8 each) for each product that lies on the way; under a quantized
 recipe, where a value at a rounding boundary may take the other step, half a step of the coarsest
 element type in use for every element. Attention has five products, forward and backward; the line
-of a case names the backend that ran. Prints a line per case; exits with 1 when one fails.
+of a case names the backend that ran. Prints a line per case; exits with 1 when one fails. A case
+that raises fails with its error, and the others run all the same.
 """
 
 from __future__ import annotations
@@ -39,15 +40,29 @@ STEP = {"e4m3": 2.0**-4, "e5m2": 2.0**-3, "e2m1": 2.0**-2}
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case: what was compared, how far apart it is, how far it may be."""
+    """One case: what was compared, how far apart it is, how far it may be; or why it failed."""
 
     name: str
     difference: float
     limit: float
+    error: str = ""
 
     @property
     def is_good(self) -> bool:
-        return self.difference <= self.limit
+        return not self.error and self.difference <= self.limit
+
+    def __str__(self) -> str:
+        verdict = "ok  " if self.is_good else "FAIL"
+        figures = self.error or f"{self.difference:.3g} (limit {self.limit:.3g})"
+        return f"{verdict} {self.name}: {figures}"
+
+
+def attempt(name: str, compare: Callable[[], Outcome]) -> Outcome:
+    """The outcome of a case, or its error."""
+    try:
+        return compare()
+    except Exception as error:  # whatever it is, the other cases say more
+        return Outcome(name, 0.0, 0.0, f"{type(error).__name__}: {error}")
 
 
 def make_quantizers(device: torch.device) -> dict[str, Callable[[], Any]]:
@@ -84,16 +99,17 @@ def plain_tensors(tensor: Any) -> dict[str, torch.Tensor]:
 def compare_quantizers(device: torch.device) -> Iterator[Outcome]:
     on_cpu = make_quantizers(torch.device("cpu"))
     on_device = make_quantizers(device)
-    for name, make in on_cpu.items():
-        for dtype in DTYPES:
-            for shape in SHAPES:
-                x = torch.randn(shape, dtype=torch.float32).mul(3).to(dtype)
-                expected = plain_tensors(make()(x))
-                got = plain_tensors(on_device[name]()(x.to(device)))
-                differing = sum(
-                    int((got[key].cpu() != value).sum()) for key, value in expected.items()
-                )
-                yield Outcome(f"quantize {name} {dtype} {list(shape)}", float(differing), 0.0)
+    for kind, dtype, shape in itertools.product(on_cpu, DTYPES, SHAPES):
+        name = f"quantize {kind} {dtype} {list(shape)}"
+        x = torch.randn(shape, dtype=torch.float32).mul(3).to(dtype)
+
+        def compare(name: str = name, kind: str = kind, x: torch.Tensor = x) -> Outcome:
+            expected = plain_tensors(on_cpu[kind]()(x))
+            got = plain_tensors(on_device[kind]()(x.to(device)))
+            differing = sum(int((got[key].cpu() != value).sum()) for key, value in expected.items())
+            return Outcome(name, float(differing), 0.0)
+
+        yield attempt(name, compare)
 
 
 RECIPES: dict[str, tuple[recipe.Recipe | None, str]] = {
@@ -139,17 +155,22 @@ def relative_difference(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
+def compare_module(kind: str, recipe_name: str, device: torch.device) -> Outcome:
+    make, products = make_modules()[kind]
+    rule, coarsest = RECIPES[recipe_name]
+    torch.manual_seed(0)
+    module = make()
+    x = torch.randn(32, 2, 128, dtype=torch.bfloat16)
+    expected = run_module(copy.deepcopy(module), x, copy.deepcopy(rule))
+    got = run_module(module.to(device), x.to(device), copy.deepcopy(rule))
+    worst = max(relative_difference(got[key], expected[key]) for key in expected)
+    limit = 2 * products * STEP_BF16 if rule is None else STEP[coarsest]
+    return Outcome(f"{kind} {recipe_name}", worst, limit)
+
+
 def compare_modules(device: torch.device) -> Iterator[Outcome]:
-    for name, (make, products) in make_modules().items():
-        for recipe_name, (rule, coarsest) in RECIPES.items():
-            torch.manual_seed(0)
-            module = make()
-            x = torch.randn(32, 2, 128, dtype=torch.bfloat16)
-            expected = run_module(copy.deepcopy(module), x, copy.deepcopy(rule))
-            got = run_module(module.to(device), x.to(device), copy.deepcopy(rule))
-            worst = max(relative_difference(got[key], expected[key]) for key in expected)
-            limit = 2 * products * STEP_BF16 if rule is None else STEP[coarsest]
-            yield Outcome(f"{name} {recipe_name}", worst, limit)
+    for kind, rule in itertools.product(make_modules(), RECIPES):
+        yield attempt(f"{kind} {rule}", lambda k=kind, r=rule: compare_module(k, r, device))
 
 
 ATTENTION_PRODUCTS = 5  # Q K^T, P V, and dP, dS and the last ones of the gradients
@@ -228,13 +249,16 @@ def run_attention(name: str, device: torch.device) -> tuple[str, dict[str, torch
     return backend, {key: value.detach().float().cpu() for key, value in results.items()}
 
 
+def compare_attention_case(name: str, device: torch.device) -> Outcome:
+    _, expected = run_attention(name, torch.device("cpu"))
+    backend, got = run_attention(name, device)
+    worst = max(relative_difference(got[key], expected[key]) for key in expected)
+    return Outcome(f"attention {name} ({backend})", worst, 2 * ATTENTION_PRODUCTS * STEP_BF16)
+
+
 def compare_attention(device: torch.device) -> Iterator[Outcome]:
     for name in ATTENTION:
-        _, expected = run_attention(name, torch.device("cpu"))
-        backend, got = run_attention(name, device)
-        worst = max(relative_difference(got[key], expected[key]) for key in expected)
-        limit = 2 * ATTENTION_PRODUCTS * STEP_BF16
-        yield Outcome(f"attention {name} ({backend})", worst, limit)
+        yield attempt(f"attention {name}", lambda n=name: compare_attention_case(n, device))
 
 
 def main() -> int:
@@ -246,12 +270,14 @@ def main() -> int:
     torch.manual_seed(1)
     outcomes = []
     cases = [compare_quantizers(device), compare_modules(device), compare_attention(device)]
-    for outcome in itertools.chain(*cases):
-        outcomes.append(outcome)
-        verdict = "ok  " if outcome.is_good else "FAIL"
-        print(f"{verdict} {outcome.name}: {outcome.difference:.3g} (limit {outcome.limit:.3g})")
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+    try:
+        for outcome in itertools.chain(*cases):
+            outcomes.append(outcome)
+            print(outcome, flush=True)
+    finally:
+        if arguments.json is not None:
+            found = [asdict(outcome) for outcome in outcomes]
+            arguments.json.write_text(json.dumps(found, indent=1))
     return 0 if all(outcome.is_good for outcome in outcomes) else 1
 
 

@@ -7,7 +7,8 @@
 Kernels: bytes that must move over the time between events, as a share of what a copy of a tensor of
 the same size moves (goal 0.85). Products: TFLOP/s, beside torch's BF16 product (goal for FP8: 1.7
 times it). Host: the time that a forward call of a module takes to return, with an idle device,
-beside torch.nn.Linear (goals: BF16 1.0, FP8 1.5). Medians; ours and the baseline take turns.
+beside torch.nn.Linear (goals: BF16 1.0, FP8 1.5). Medians; ours and the baseline take turns. A case
+that raises is listed with its error, and the others are measured all the same; exits with 1 then.
 """
 
 from __future__ import annotations
@@ -55,17 +56,27 @@ def seconds_of(function: Callable[[], Any], device: torch.device) -> float:
     return begin.elapsed_time(end) / 1e3
 
 
-def in_turns(functions: dict[str, Callable[[], Any]], device: torch.device) -> dict[str, float]:
-    """Median seconds of each, measured in turns after a warm-up."""
-    for function in functions.values():
-        function()
-        function()
-    synchronize(device)
-    times: dict[str, list[float]] = {name: [] for name in functions}
+def described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def in_turns(
+    functions: dict[str, Callable[[], Any]], device: torch.device
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Median seconds of each, in turns after a warm-up; and the errors of those that fail."""
+    errors: dict[str, str] = {}
+    for name, function in functions.items():
+        try:
+            function()
+            function()
+            synchronize(device)
+        except Exception as error:  # the others say more
+            errors[name] = described(error)
+    times: dict[str, list[float]] = {name: [] for name in functions if name not in errors}
     for _ in range(ROUNDS):
-        for name, function in functions.items():
-            times[name].append(seconds_of(function, device))
-    return {name: statistics.median(values) for name, values in times.items()}
+        for name, values in times.items():
+            values.append(seconds_of(functions[name], device))
+    return {name: statistics.median(values) for name, values in times.items()}, errors
 
 
 def kernel_cases(
@@ -125,7 +136,10 @@ def measure_kernels(rows: int, cols: int, device: torch.device) -> list[dict[str
     target = torch.empty_like(source)
     results = []
     for name, (function, bytes_per_element) in kernel_cases(rows, cols, device).items():
-        times = in_turns({"copy": lambda: target.copy_(source), name: function}, device)
+        times, errors = in_turns({"copy": lambda: target.copy_(source), name: function}, device)
+        if errors:
+            results.append({"case": f"{name} {rows}x{cols}", "error": errors[name]})
+            continue
         rate = bytes_per_element * rows * cols / times[name]
         copy_rate = 4.0 * rows * cols / times["copy"]
         results.append(
@@ -173,8 +187,11 @@ def product_cases(size: int, device: torch.device) -> dict[str, Callable[[], Any
 
 def measure_products(size: int, device: torch.device) -> list[dict[str, Any]]:
     flops = 2.0 * size**3
-    times = in_turns(product_cases(size, device), device)
-    return [
+    times, errors = in_turns(product_cases(size, device), device)
+    failed: list[dict[str, Any]] = [
+        {"case": f"product {name} {size}^3", "error": error} for name, error in errors.items()
+    ]
+    return failed + [
         {
             "case": f"product {name} {size}^3",
             "TFLOP/s": flops / seconds / 1e12,
@@ -208,7 +225,11 @@ def measure_attention(length: int, device: torch.device) -> list[dict[str, Any]]
     results = []
     for name, flops in (("forward", 4), ("forward and backward", 14)):
         wrap = and_backward if "backward" in name else lambda forward: forward
-        times = in_turns({key: wrap(function) for key, function in forwards.items()}, device)
+        times, errors = in_turns({key: wrap(call) for key, call in forwards.items()}, device)
+        if errors:
+            error = "; ".join(errors.values())
+            results.append({"case": f"attention {name} {length}", "error": error})
+            continue
         amount = flops / 2 * shape[0] * shape[2] * length**2 * shape[3]
         results.append(
             {
@@ -247,10 +268,15 @@ def measure_host(device: torch.device) -> list[dict[str, Any]]:
         with te.autocast(enabled=rule is not None, recipe=rule):
             ours(x)
 
-    results = []
+    results: list[dict[str, Any]] = []
     for name, rule in rules.items():
-        call(rule)
-        plain(x)
+        try:
+            call(rule)
+            plain(x)
+            synchronize(device)
+        except Exception as error:  # the others say more
+            results.append({"case": f"host Linear forward {name}", "error": described(error)})
+            continue
         pairs = [
             (host_seconds(lambda: plain(x), device), host_seconds(lambda r=rule: call(r), device))
             for _ in range(ROUNDS)
@@ -270,9 +296,25 @@ def measure_host(device: torch.device) -> list[dict[str, Any]]:
 def as_table(results: list[dict[str, Any]]) -> str:
     lines = []
     for result in results:
-        figures = [f"{key} {value:.3g}" for key, value in result.items() if key != "case"]
+        figures = [
+            f"{key} {value}" if isinstance(value, str) else f"{key} {value:.3g}"
+            for key, value in result.items()
+            if key != "case"
+        ]
         lines.append(f"{result['case']}: {', '.join(figures)}")
     return "\n".join(lines) + "\n"
+
+
+def write(
+    results: list[dict[str, Any]], device: torch.device, arguments: argparse.Namespace
+) -> None:
+    """What is known so far: after every section, as the time of a run is limited."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    record = {"device": name, "torch": torch.__version__, "results": results}
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    if arguments.table is not None:
+        arguments.table.write_text(as_table(results))
 
 
 def main() -> int:
@@ -284,22 +326,23 @@ def main() -> int:
     parser.add_argument("--table", type=Path)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    results: list[dict[str, Any]] = []
+    sections: dict[str, Callable[[], list[dict[str, Any]]]] = {}
     for size in arguments.size.split(","):
         rows, cols = map(int, size.split("x"))
-        results += measure_kernels(rows, cols, device)
-    results += measure_products(arguments.product, device)
-    results += measure_attention(arguments.product // 2, device)
-    results += measure_host(device)
-    table = as_table(results)
-    print(table, end="")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    record = {"device": name, "torch": torch.__version__, "results": results}
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
-    if arguments.table is not None:
-        arguments.table.write_text(table)
-    return 0
+        sections[f"kernels {size}"] = lambda r=rows, c=cols: measure_kernels(r, c, device)
+    sections["products"] = lambda: measure_products(arguments.product, device)
+    sections["attention"] = lambda: measure_attention(arguments.product // 2, device)
+    sections["host"] = lambda: measure_host(device)
+    results: list[dict[str, Any]] = []
+    for name, measure in sections.items():
+        try:
+            found = measure()
+        except Exception as error:  # the other sections say more
+            found = [{"case": name, "error": described(error)}]
+        print(as_table(found), end="", flush=True)
+        results += found
+        write(results, device, arguments)
+    return int(any("error" in result for result in results))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -47,6 +48,21 @@ def default_device() -> Iterator[None]:
         return
     with torch.device(TEST_DEVICE):
         yield
+
+
+def pytest_runtest_setup() -> None:
+    """A worker whose GPU context is broken ends: pytest-xdist starts another for the tests left.
+
+    An illegal access breaks it for good: every later test of the process would fail for it. The
+    test that is to run now is reported as the one that crashed.
+    """
+    if TEST_DEVICE != "cuda" or "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        print(f"this worker's GPU context is broken: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 @pytest.fixture(autouse=True)
