@@ -278,6 +278,9 @@ cublasStatus_t set_preference(cublasLtMatmulPreference_t opaque,
   if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
     return take(preference.workspace_bytes, value, size);
   }
+  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) {
+    return take(FakeCublasLt::calls().reduction_schemes, value, size);
+  }
   return take(preference.alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value,
               size);
 }

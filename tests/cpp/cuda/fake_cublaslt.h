@@ -17,6 +17,7 @@ struct CublasLtCalls {
   int refusals = 0;
   // Of the last product.
   int32_t a_type = 0, b_type = 0, d_type = 0, epilogue = 0, scale_mode = 0;
+  uint32_t reduction_schemes = CUBLASLT_REDUCTION_SCHEME_MASK;  // that algorithms may have
   // Set by tests: the answer where a problem is not supported, and a type of A that never is.
   cublasStatus_t refusal = CUBLAS_STATUS_NOT_SUPPORTED;
   int32_t refused_type = -1;

@@ -92,7 +92,10 @@ using Library = te::testing::FakeCublasLt;
 constexpr const char* kArchitectures[] = {"80", "90", "100"};
 #else
 struct Library {  // cuBLASLt itself
-  Library() {}
+  Library() { te::testing::has_tensor_cores = true; }
+  ~Library() { te::testing::has_tensor_cores = false; }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
 };
 constexpr const char* kArchitectures[] = {"the device's"};
 struct Architecture {
@@ -290,6 +293,13 @@ TEST(CudaGemm, WhatTheLibraryCallsInvalidIsSaidAndMultipliedInAnotherWay) {
             std::string::npos)
       << said;
   EXPECT_EQ(Library::calls().a_type, CUDA_R_16BF);
+}
+
+TEST(CudaGemm, PartsOfASumAreAddedInFp32) {
+  constexpr uint32_t kInOutputType =
+      CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  const auto calls = calls_of("bfloat16", "90", shape(16, 32, 224));
+  EXPECT_EQ(calls.reduction_schemes & kInOutputType, 0U);
 }
 
 // A bias that begins in the middle of 16 bytes, and GELU of an FP32 result.

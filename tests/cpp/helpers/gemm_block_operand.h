@@ -349,6 +349,7 @@ class BlockProblem {
     element.bias = spec_.has_bias ? bias.get(0, col) : 0.0;
     element.before = spec_.accumulate ? d_before.get(row, col) : 0.0;
     element.extra_roundings = a.roundings() + b.roundings();
+    element.is_fp8 = is_fp8(a.operand().matrix.dtype) && is_fp8(b.operand().matrix.dtype);
     return expected_of(spec_, element);
   }
 

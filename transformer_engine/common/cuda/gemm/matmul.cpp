@@ -131,6 +131,9 @@ bool find_algorithm(Plan& plan, const MatmulProblem& problem) {
   check_cublaslt(cublaslt().init_preference(&preference, sizeof preference),
                  "cublasLtMatmulPreferenceInit");
   prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  // Where k is split, parts are added in FP32, not in the type of the result.
+  prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
          static_cast<uint32_t>(problem.b_alignment));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
