@@ -56,10 +56,10 @@ run_program() {
   local program=$NVTE_CMAKE_BUILD_DIR/tests/cpp/$1 suite_name libraries
   libraries=$("$PYTHON" -c 'import glob, sysconfig as s; print(":".join(glob.glob(s.get_path("purelib") + "/nvidia/*/lib")))')
   local -x LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  timeout 120 "$program" --gtest_brief=1 --gtest_output="xml:$OUT/$1.xml" && return
+  timeout 90 "$program" --gtest_brief=1 --gtest_output="xml:$OUT/$1.xml" && return
   echo "$1: each suite by itself"
   for suite_name in $("$program" --gtest_list_tests | grep '^[A-Za-z].*[.]$'); do
-    timeout 30 "$program" --gtest_brief=1 --gtest_filter="$suite_name*" > "$WORK/suite.log" 2>&1 &&
+    timeout 20 "$program" --gtest_brief=1 --gtest_filter="$suite_name*" > "$WORK/suite.log" 2>&1 &&
       echo "ok   $suite_name" || { echo "FAIL $suite_name (exit $?)"; tail -n 20 "$WORK/suite.log"; }
   done
   return 1

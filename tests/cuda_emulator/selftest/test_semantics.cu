@@ -159,13 +159,18 @@ __global__ void spin_pairs(int* out) {  // pairs of lanes hand over through a fl
     atomicExch(&flag[thread - 32], thread);
   }
 }
+// The lock is given back inside the loop: lanes that have it need not meet those that wait for it.
 __global__ void spin_lock(int* lock, int* count) {
-  while (atomicCAS(lock, 0, 1) != 0) {  // without __nanosleep the others must run all the same
+  bool is_done = false;
+  while (!is_done) {  // without __nanosleep the others must run all the same
+    if (atomicCAS(lock, 0, 1) == 0) {
+      __threadfence();
+      *count += 1;
+      __threadfence();
+      atomicExch(lock, 0);
+      is_done = true;
+    }
   }
-  __threadfence();
-  *count += 1;
-  __threadfence();
-  atomicExch(lock, 0);
 }
 
 TEST(Semantics, Spinning) {
