@@ -14,7 +14,14 @@ import torch
 import transformer_engine_torch as tex
 from helpers.formats import E4M3, E5M2, FloatFormat, decode_table, encode_reference
 from helpers.generators import DTYPES, random_tensor, strided_copy
-from helpers.tolerances import assert_identical, assert_within, gamma, matmul_bound, rounding_bound
+from helpers.tolerances import (
+    ON_TENSOR_CORES,
+    assert_identical,
+    assert_within,
+    gamma,
+    matmul_bound,
+    rounding_bound,
+)
 
 # Values of DType.
 FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2 = 4, 5, 6, 7, 8
@@ -89,7 +96,7 @@ def test_fp8_matches_float64(a_dtype: int, b_dtype: int, output: torch.dtype) ->
             assert pre is None and d.dtype == output
             a_wide, b_wide = a.values * scales[0].double(), b.values * scales[1].double()
             # Two roundings more: alpha and the product with it.
-            bound = matmul_bound(a_wide, b_wide.t(), output=output, extra_terms=2)
+            bound = matmul_bound(a_wide, b_wide.t(), output=output, extra_terms=2, is_fp8=True)
             assert_within(d, a_wide @ b_wide.t(), bound)
 
 
@@ -134,12 +141,17 @@ def test_bias_gelu_and_pre_gelu() -> None:
             sum_error = matmul_bound(a.values, b.values.t(), output=torch.float32, extra_terms=1)
             sum_error = sum_error + gamma(1, torch.float32) * bias.double().abs()
             assert_within(pre, exact, sum_error + rounding_bound(exact.abs() + sum_error, output))
-            assert_within(d, gelu64(exact), gelu_bound(exact, sum_error, output))
+            # The hardware's tanh, which may be used, has a relative error of 2^-11.
+            gelu_error = sum_error + (2.0**-12 * exact.abs() if ON_TENSOR_CORES else 0.0)
+            assert_within(d, gelu64(exact), gelu_bound(exact, gelu_error, output))
             without_pre, nothing = tex.gemm(
                 a.stored, b.stored, bias=bias, gelu=True, out_dtype=DTYPE_VALUES[output]
             )
             assert nothing is None
-            assert_identical(without_pre, d)
+            if ON_TENSOR_CORES:  # another algorithm, or another GELU
+                assert_within(without_pre, gelu64(exact), gelu_bound(exact, gelu_error, output))
+            else:
+                assert_identical(without_pre, d)
 
 
 def test_weight_gradients_accumulate_in_float32() -> None:
@@ -165,6 +177,7 @@ def test_weight_gradients_accumulate_in_float32() -> None:
     assert_within(main_grad, expected, bound)
 
 
+@pytest.mark.skipif(ON_TENSOR_CORES, reason="of the CPU's implementations")
 @pytest.mark.parametrize("candidate", ["cpu framework", "cpu packed"])
 def test_bfloat16_accumulates_into_bfloat16(candidate: str) -> None:
     m, n, k = LARGE

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from .formats import FORMATS
-from .tolerances import gamma, rounding_bound
+from .tolerances import gamma, rounding_bound, tensor_core_error
 
 UNIT = FORMATS[torch.float32].unit_roundoff
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -28,6 +28,7 @@ class Bounded:
 
     value: torch.Tensor
     error: torch.Tensor
+    is_fp8: bool = False  # an operand in FP8, as it was quantized
 
     @staticmethod
     def exact(tensor: torch.Tensor) -> Bounded:
@@ -66,7 +67,10 @@ class Bounded:
         value = self.value @ other.value
         propagated = self.error @ other.magnitude + self.value.abs() @ other.error
         # Two terms more: the scales of quantized operands.
-        summed = gamma(self.shape[-1] + 3, torch.float32) * (self.magnitude @ other.magnitude)
+        magnitudes = self.magnitude @ other.magnitude
+        summed = gamma(self.shape[-1] + 3, torch.float32) * magnitudes
+        if self.is_fp8 and other.is_fp8:
+            summed = summed + tensor_core_error(magnitudes, self.shape[-1])
         return Bounded(value, propagated + summed)
 
     def sum(self, dim: int, keepdim: bool = False) -> Bounded:
@@ -115,7 +119,7 @@ class Bounded:
     @property
     def T(self) -> Bounded:
         """Transpose of a matrix."""
-        return Bounded(self.value.T, self.error.T)
+        return Bounded(self.value.T, self.error.T, self.is_fp8)
 
     def halves(self) -> tuple[Bounded, Bounded]:
         """First and second half of the last axis."""

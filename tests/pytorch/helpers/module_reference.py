@@ -31,7 +31,8 @@ def unquantized(_slot: str, operand: Bounded) -> Bounded:
 def cast_fp8(operand: Bounded, scale: float, fmt: FloatFormat) -> Bounded:
     """Values of the codes of an operand, cast with a scale known exactly."""
     scale_inv = float(torch.tensor(1.0) / torch.tensor(scale, dtype=torch.float32))
-    return operand.apply(lambda x: reference_values(reference_codes(x, scale, fmt), scale_inv, fmt))
+    cast = operand.apply(lambda x: reference_values(reference_codes(x, scale, fmt), scale_inv, fmt))
+    return Bounded(cast.value, cast.error, is_fp8=True)
 
 
 def with_scales(scales: Mapping[str, float]) -> Quantize:
@@ -58,7 +59,7 @@ def with_current_scaling(slot: str, operand: Bounded) -> Bounded:
     assert operand.value.flatten()[index].abs() == amax
     moved = Bounded(operand.value, operand.error + operand.value.abs() * (off / amax))
     cast = cast_fp8(moved, reference_scale(amax, fmt), fmt)
-    return Bounded(cast.value, cast.error + cast.value.abs() * (off / amax))
+    return Bounded(cast.value, cast.error + cast.value.abs() * (off / amax), is_fp8=True)
 
 
 @dataclass(frozen=True, slots=True)

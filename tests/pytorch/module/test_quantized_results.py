@@ -138,7 +138,7 @@ def test_an_input_of_the_recipes_format_is_read_as_it_is(recipe, wants_gradient)
     x_q, weight_q = (t.detach().dequantize(dtype=torch.float32) for t in (x, weight))
     expected = x_q.double() @ weight_q.double().t() + module.bias.detach().double()
     # Two scales and factors that FP32 rounds.
-    bound = matmul_bound(x_q, weight_q.t(), output=torch.bfloat16, extra_terms=8)
+    bound = matmul_bound(x_q, weight_q.t(), output=torch.bfloat16, extra_terms=8, is_fp8=True)
     bound = bound + rounding_bound(expected, torch.bfloat16)
     assert_within(y.detach(), expected, bound, "output")
     with torch.no_grad():
