@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import transformer_engine  # noqa: F401  (registers transformer_engine_torch)
-from helpers.devices import available_devices
+from helpers.devices import TEST_DEVICE, available_devices
 from helpers.ranks import is_under_torchrun, stop_all
 
 SEED = 1234
@@ -33,11 +33,6 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     """Each device this machine and this build can compute on."""
     chosen: torch.device = request.param
     return chosen
-
-
-# TE_TEST_DEVICE=cuda: tests that name no device make their tensors and modules there, so that the
-# whole suite runs on a GPU.
-TEST_DEVICE = os.environ.get("TE_TEST_DEVICE", "cpu")
 
 
 @pytest.fixture(autouse=True)

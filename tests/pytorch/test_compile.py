@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import transformer_engine.pytorch as te
+from helpers.devices import TEST_DEVICE
 from helpers.generators import random_tensor
 from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
 
 RECIPES = {"current": Float8CurrentScaling, "delayed": DelayedScaling}
-OPTIONS = {"params_dtype": torch.bfloat16, "device": "cpu"}
+OPTIONS = {"params_dtype": torch.bfloat16, "device": TEST_DEVICE}
 MODULES = {
     "Linear": lambda: te.Linear(32, 16, **OPTIONS),
     "TransformerLayer": lambda: te.TransformerLayer(

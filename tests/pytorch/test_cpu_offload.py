@@ -232,7 +232,7 @@ def test_saved_operands_of_every_recipe_are_offloaded(host_is_device, monkeypatc
     found = []
     for is_offloading in (False, True):
         torch.manual_seed(3)
-        layers = [te.LayerNormMLP(128, 96, device="cpu") for _ in range(3)]
+        layers = [te.LayerNormMLP(128, 96, device=torch.get_default_device()) for _ in range(3)]
         context, sync = get_cpu_offload_context(is_offloading, num_layers=2, model_layers=3)
         x = random_tensor((96, 128), seed=9).requires_grad_()
         y = x * 1

@@ -35,7 +35,7 @@ RECIPES = {
     "nvfp4": NVFP4BlockScaling(),
     "custom": CustomRecipe(
         qfactory=lambda role: te.Float8CurrentScalingQuantizer(
-            te.DType.kFloat8E4M3, device=torch.device("cpu")
+            te.DType.kFloat8E4M3, device=torch.get_default_device()
         )
     ),
 }
@@ -221,7 +221,9 @@ def test_saturation_under_an_outgrown_scale_is_seen():
 
 def hybrid(role):
     """FP8 forward, MXFP8 backward; delayed scaling has state that must stay."""
-    rowwise = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3, device=torch.device("cpu"))
+    rowwise = te.Float8CurrentScalingQuantizer(
+        te.DType.kFloat8E4M3, device=torch.get_default_device()
+    )
     columnwise = te.MXFP8Quantizer(te.DType.kFloat8E5M2)
     if role is not None and role.tensor_type == "weight":
         rowwise = te.Float8Quantizer(torch.full((1,), 8.0), hybrid.amax, te.DType.kFloat8E4M3)

@@ -356,7 +356,7 @@ def test_a_refused_call_leaves_the_state_alone(kind):
 
 def test_the_first_modules_backward_updates_all():
     recipe = DelayedScaling(amax_history_len=3)
-    first, second = te.Linear(IN, IN, device="cpu"), make("Linear")
+    first, second = te.Linear(IN, IN, device=torch.get_default_device()), make("Linear")
     x = make_input()
     with te.autocast(recipe=recipe):
         between = first(x)
@@ -375,7 +375,7 @@ def test_the_first_modules_backward_updates_all():
 
 def test_a_module_used_twice_in_a_region_is_updated_once():
     recipe = DelayedScaling(amax_history_len=4)
-    module, model = te.Linear(IN, IN, device="cpu"), LinearModel(recipe)
+    module, model = te.Linear(IN, IN, device=torch.get_default_device()), LinearModel(recipe)
     for step in range(3):
         x = scaled_input(1.0 + step, step)
         grads = []
@@ -846,7 +846,7 @@ def on_rank(rank, scenario):
     """Three steps of two modules; returns their states and what each step observed."""
     manager.reset()
     recipe = DelayedScaling(amax_history_len=3, reduce_amax=scenario != "not reduced")
-    modules = [te.Linear(IN, IN, device="cpu") for _ in range(2)]
+    modules = [te.Linear(IN, IN, device=torch.get_default_device()) for _ in range(2)]
     for module in modules:
         with torch.no_grad():
             module.weight.fill_(0.5)
@@ -886,7 +886,7 @@ def use_one_of_two_on_rank(rank):
     """The history of a module that no rank uses, and of one that the first rank uses."""
     manager.reset()
     recipe = DelayedScaling(amax_history_len=3)
-    modules = [te.Linear(IN, IN, device="cpu") for _ in range(2)]
+    modules = [te.Linear(IN, IN, device=torch.get_default_device()) for _ in range(2)]
     for module in modules:
         with te.autocast(recipe=recipe):
             module(torch.zeros(2, IN))  # so that every rank knows every module
@@ -907,7 +907,7 @@ def test_modules_that_no_rank_used_do_not_advance():
 
 
 def test_a_region_decorates_functions():
-    module, x = te.Linear(16, 16, device="cpu"), torch.randn(4, 16)
+    module, x = te.Linear(16, 16, device=torch.get_default_device()), torch.randn(4, 16)
     region = te.autocast(recipe=Float8CurrentScaling())
 
     @region

@@ -119,7 +119,7 @@ class Scenario:
 
 def square(**keywords):
     """A Linear that can be applied to its own output."""
-    module = te.Linear(IN, IN, device="cpu", **keywords)
+    module = te.Linear(IN, IN, device=torch.get_default_device(), **keywords)
     with torch.no_grad():
         module.weight.copy_(random_tensor((IN, IN), seed=4) * 0.2)
     return module
@@ -156,11 +156,11 @@ def test_several_modules_and_plain_layers(mode, recipe_name, is_inside):
     def model():
         torch.manual_seed(5)
         return torch.nn.Sequential(
-            te.LayerNormLinear(IN, 32, device="cpu"),
+            te.LayerNormLinear(IN, 32, device=torch.get_default_device()),
             torch.nn.GELU(),
             torch.nn.Linear(32, IN),
-            te.LayerNormMLP(IN, 40, device="cpu", activation="swiglu"),
-            te.RMSNorm(IN, device="cpu"),
+            te.LayerNormMLP(IN, 40, device=torch.get_default_device(), activation="swiglu"),
+            te.RMSNorm(IN, device=torch.get_default_device()),
         )
 
     check(Scenario(lambda module, x: module(x) + x, model, is_inside), mode, recipe_name)
@@ -383,7 +383,9 @@ def test_torch_autocast(mode, recipe_name, is_inside, amp_is_inside):
     def model():
         torch.manual_seed(5)
         return torch.nn.Sequential(
-            te.LayerNormLinear(IN, 32, device="cpu"), torch.nn.Linear(32, IN), square()
+            te.LayerNormLinear(IN, 32, device=torch.get_default_device()),
+            torch.nn.Linear(32, IN),
+            square(),
         )
 
     class Amp(Scenario):
@@ -467,8 +469,10 @@ def test_more_forwards_in_flight_than_are_remembered():
 )
 def test_a_frozen_first_module_leaves_the_backward_update_to_the_next(around):
     """Only a module with a backward can advance the backward scales at its end."""
-    first = te.Linear(32, 32, params_dtype=torch.bfloat16, device="cpu").requires_grad_(False)
-    second = te.Linear(32, 32, params_dtype=torch.bfloat16, device="cpu")
+    first = te.Linear(
+        32, 32, params_dtype=torch.bfloat16, device=torch.get_default_device()
+    ).requires_grad_(False)
+    second = te.Linear(32, 32, params_dtype=torch.bfloat16, device=torch.get_default_device())
 
     def both(x):
         return second(first(x))

@@ -28,7 +28,9 @@ NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 def make_layer(**options: Any) -> TransformerLayer:
     """A layer whose norms and biases are random too, so that every parameter matters."""
-    layer = TransformerLayer(HIDDEN, FFN, HEADS, device="cpu", **{**NO_DROPOUT, **options})
+    layer = TransformerLayer(
+        HIDDEN, FFN, HEADS, device=torch.get_default_device(), **{**NO_DROPOUT, **options}
+    )
     with torch.no_grad():
         for i, parameter in enumerate(layer.parameters()):
             scale = 0.25 if parameter.dim() > 1 else 0.5
@@ -431,7 +433,7 @@ def test_initialisation_methods_are_used_where_they_belong():
         HIDDEN,
         FFN,
         HEADS,
-        device="cpu",
+        device=torch.get_default_device(),
         init_method=lambda w: torch.nn.init.constant_(w, 2.0),
         output_layer_init_method=lambda w: torch.nn.init.constant_(w, 3.0),
     )
@@ -508,7 +510,7 @@ def test_parallel_groups_reach_the_descendants(monkeypatch):
 )
 def test_constructor_refusals(options, message):
     with pytest.raises(ValueError, match=message):
-        TransformerLayer(HIDDEN, FFN, HEADS, device="cpu", **options)
+        TransformerLayer(HIDDEN, FFN, HEADS, device=torch.get_default_device(), **options)
 
 
 def test_forward_refusals():
@@ -533,7 +535,7 @@ def test_forward_refusals():
 @pytest.mark.parametrize("input_layernorm", [False, True])
 def test_what_multihead_attention_returns(input_layernorm, return_bias, norm_out, attention_type):
     options = {"input_layernorm": input_layernorm, "attention_type": attention_type}
-    options.update(attention_dropout=0.0, device="cpu")
+    options.update(attention_dropout=0.0, device=torch.get_default_device())
     module = MultiheadAttention(
         HIDDEN, HEADS, return_bias=return_bias, return_layernorm_output=norm_out, **options
     )
@@ -558,7 +560,9 @@ def test_what_multihead_attention_returns(input_layernorm, return_bias, norm_out
 
 @pytest.mark.parametrize("recipe", [DelayedScaling(), Float8CurrentScaling()])
 def test_a_layer_learns_in_fp8(recipe):
-    layer = TransformerLayer(32, 64, 2, params_dtype=torch.bfloat16, device="cpu", **NO_DROPOUT)
+    layer = TransformerLayer(
+        32, 64, 2, params_dtype=torch.bfloat16, device=torch.get_default_device(), **NO_DROPOUT
+    )
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-2)
     x, target = (random_tensor((16, 2, 32), dtype=torch.bfloat16, seed=i) for i in (1, 2))
     losses = []
@@ -575,7 +579,7 @@ def test_a_layer_learns_in_fp8(recipe):
 
 @pytest.mark.smoke
 def test_a_layer_learns():
-    layer = TransformerLayer(HIDDEN, FFN, HEADS, device="cpu", **NO_DROPOUT)
+    layer = TransformerLayer(HIDDEN, FFN, HEADS, device=torch.get_default_device(), **NO_DROPOUT)
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-2)
     x, target = (
         random_tensor((LENGTH, BATCH, HIDDEN), seed=1),

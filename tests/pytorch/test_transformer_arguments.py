@@ -73,7 +73,7 @@ LAYER_OPTIONS = [
 @pytest.mark.parametrize(("name", "value", "error"), ATTENTION_OPTIONS + LAYER_OPTIONS)
 def test_options_of_a_layer(name, value, error):
     with pytest.raises(error, match=f"^TransformerLayer: {name} is {re.escape(repr(value))}[; ]"):
-        TransformerLayer(HIDDEN, FFN, HEADS, device="cpu", **{name: value})
+        TransformerLayer(HIDDEN, FFN, HEADS, device=torch.get_default_device(), **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_options_of_a_layer(name, value, error):
 )
 def test_options_of_attention(name, value, error):
     with pytest.raises(error, match=f"^MultiheadAttention: {name} is {re.escape(repr(value))}[; ]"):
-        MultiheadAttention(HIDDEN, HEADS, device="cpu", **{name: value})
+        MultiheadAttention(HIDDEN, HEADS, device=torch.get_default_device(), **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -102,20 +102,20 @@ def test_options_of_attention(name, value, error):
 )
 def test_sizes(sizes, error, message):
     with pytest.raises(error, match=f"^TransformerLayer: {message}"):
-        TransformerLayer(*sizes, device="cpu")
+        TransformerLayer(*sizes, device=torch.get_default_device())
     if "ffn" not in message:
         with pytest.raises(error, match=f"^MultiheadAttention: {message}"):
-            MultiheadAttention(sizes[0], sizes[2], device="cpu")
+            MultiheadAttention(sizes[0], sizes[2], device=torch.get_default_device())
 
 
 def test_heads_that_do_not_divide_the_hidden_size_take_a_head_size():
-    layer = TransformerLayer(HIDDEN, FFN, 3, kv_channels=8, device="cpu")
+    layer = TransformerLayer(HIDDEN, FFN, 3, kv_channels=8, device=torch.get_default_device())
     assert layer(torch.zeros(LENGTH, BATCH, HIDDEN)).shape == (LENGTH, BATCH, HIDDEN)
 
 
 def test_an_unknown_activation():
     with pytest.raises(NotImplementedError, match="activation is 'x'"):
-        TransformerLayer(HIDDEN, FFN, HEADS, activation="x", device="cpu")
+        TransformerLayer(HIDDEN, FFN, HEADS, activation="x", device=torch.get_default_device())
 
 
 # ---- calls ---------------------------------------------------------------------------------------
@@ -183,7 +183,9 @@ def named_inputs(*names: str) -> list[Any]:
 
 
 def test_calls_of_a_layer():
-    layer = TransformerLayer(HIDDEN, FFN, HEADS, layer_type="decoder", device="cpu")
+    layer = TransformerLayer(
+        HIDDEN, FFN, HEADS, layer_type="decoder", device=torch.get_default_device()
+    )
     cases = named_inputs("hidden_states", "encoder_output") + CALLS
     check_refusals(layer, "TransformerLayer", cases)
 
@@ -191,7 +193,11 @@ def test_calls_of_a_layer():
 @pytest.mark.parametrize("input_layernorm", [False, True])
 def test_calls_of_attention(input_layernorm):
     module = MultiheadAttention(
-        HIDDEN, HEADS, attention_type="cross", input_layernorm=input_layernorm, device="cpu"
+        HIDDEN,
+        HEADS,
+        attention_type="cross",
+        input_layernorm=input_layernorm,
+        device=torch.get_default_device(),
     )
     cases = named_inputs("hidden_states", "encoder_output") + OF_ATTENTION
     check_refusals(module, "MultiheadAttention", cases)
@@ -202,7 +208,11 @@ def test_calls_of_attention(input_layernorm):
 )
 def test_the_message_about_a_shape_tells_the_format(qkv_format, form):
     module = MultiheadAttention(
-        HIDDEN, HEADS, qkv_format=qkv_format, attn_mask_type="padding", device="cpu"
+        HIDDEN,
+        HEADS,
+        qkv_format=qkv_format,
+        attn_mask_type="padding",
+        device=torch.get_default_device(),
     )
     with pytest.raises(ValueError, match=re.escape(f"dimensions, {form}")):
         module(torch.zeros(2, 2, 2, HIDDEN))
@@ -210,8 +220,8 @@ def test_the_message_about_a_shape_tells_the_format(qkv_format, form):
 
 def test_groups_that_are_none():
     for module in (
-        TransformerLayer(HIDDEN, FFN, HEADS, device="cpu"),
-        MultiheadAttention(HIDDEN, HEADS, device="cpu"),
+        TransformerLayer(HIDDEN, FFN, HEADS, device=torch.get_default_device()),
+        MultiheadAttention(HIDDEN, HEADS, device=torch.get_default_device()),
     ):
         with pytest.raises(TypeError, match="set_tensor_parallel_group: tp_group is 3"):
             module.set_tensor_parallel_group(3)
@@ -235,8 +245,8 @@ def test_what_the_projections_cannot_do_is_refused_by_the_module_that_was_called
     who = kind.__name__
     with te.quantized_model_init():
         with pytest.raises(RuntimeError, match=f"^{who}: fuse_qkv_params is False inside"):
-            kind(*sizes, device="cpu")
-        layer = kind(*sizes, fuse_qkv_params=True, device="cpu")
+            kind(*sizes, device=torch.get_default_device())
+        layer = kind(*sizes, fuse_qkv_params=True, device=torch.get_default_device())
     assert any(isinstance(weight, te.QuantizedTensor) for weight in layer.parameters())
 
 

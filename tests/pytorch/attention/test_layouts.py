@@ -74,7 +74,7 @@ def make_attention(qkv_format: str) -> tuple[torch.nn.Module, int, tuple[int, ..
         attention_dropout=0.0,
         input_layernorm=True,
         qkv_format=qkv_format,
-        device="cpu",
+        device=torch.get_default_device(),
     )
     return module, 1, (HIDDEN,)
 
@@ -86,7 +86,7 @@ def make_cross_attention(qkv_format: str) -> tuple[torch.nn.Module, int, tuple[i
         attention_type="cross",
         attn_mask_type="no_mask",
         qkv_format=qkv_format,
-        device="cpu",
+        device=torch.get_default_device(),
     )
     return CrossCall(module), 2, (HIDDEN,)
 
@@ -98,7 +98,7 @@ def make_layer(qkv_format: str) -> tuple[torch.nn.Module, int, tuple[int, ...]]:
         attention_dropout=0.0,
         layer_type="decoder",
         attn_input_format=qkv_format,
-        device="cpu",
+        device=torch.get_default_device(),
     )
     return CrossCall(module), 2, (HIDDEN,)
 

@@ -118,14 +118,17 @@ def fp8_block_values(
     return (values.t() if columnwise else values).double()
 
 
-# The magnitudes of E2M1, by code.
-E2M1_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64)
+def e2m1_values() -> torch.Tensor:
+    """The magnitudes of E2M1, in the order of their codes, on the default device."""
+    return torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64)
+
+
 HADAMARD_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 
 
 def encode_e2m1(values: torch.Tensor) -> torch.Tensor:
     """Codes nearest to finite values, uint8 0..15: ties to the even code, saturating at 6."""
-    distances = (values.double().abs().clamp(max=6.0).unsqueeze(-1) - E2M1_VALUES).abs()
+    distances = (values.double().abs().clamp(max=6.0).unsqueeze(-1) - e2m1_values()).abs()
     nearest = distances == distances.amin(-1, keepdim=True)
     # Of two codes at the same distance, the even one.
     preference = nearest.double() * (2 - torch.arange(8) % 2)
@@ -135,7 +138,7 @@ def encode_e2m1(values: torch.Tensor) -> torch.Tensor:
 
 def decode_e2m1(codes: torch.Tensor) -> torch.Tensor:
     """float64 values of codes 0..15."""
-    return torch.cat((E2M1_VALUES, -E2M1_VALUES))[codes.long()]
+    return torch.cat((e2m1_values(), -e2m1_values()))[codes.long()]
 
 
 def pack_nibbles(codes: torch.Tensor) -> torch.Tensor:

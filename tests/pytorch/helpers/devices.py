@@ -3,8 +3,13 @@
 """The devices tests run on."""
 
 import importlib
+import os
 
 import torch
+
+# TE_TEST_DEVICE=cuda: tests that name no device make their tensors and modules there, so that the
+# whole suite runs on a GPU.
+TEST_DEVICE = os.environ.get("TE_TEST_DEVICE", "cpu")
 
 
 def available_devices() -> list[torch.device]:

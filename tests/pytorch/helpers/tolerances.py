@@ -9,14 +9,14 @@ gamma_k = k u / (1 - k u) times the sum of the magnitudes.
 """
 
 import math
-import os
 
 import torch
 
+from .devices import TEST_DEVICE
 from .formats import FORMATS, FloatFormat
 
 # Products run on tensor cores, by cuBLASLt.
-ON_TENSOR_CORES = os.environ.get("TE_TEST_DEVICE", "cpu").startswith("cuda")
+ON_TENSOR_CORES = TEST_DEVICE.startswith("cuda")
 
 
 def format_of(dtype: torch.dtype | FloatFormat) -> FloatFormat:

@@ -25,7 +25,12 @@ MODES = pytest.mark.parametrize("recipe", RECIPES)
 
 def make():
     layer = te.TransformerLayer(
-        HIDDEN, FFN, HEADS, hidden_dropout=0.0, attention_dropout=0.0, device="cpu"
+        HIDDEN,
+        FFN,
+        HEADS,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        device=torch.get_default_device(),
     )
     randomize(layer)
     return layer

@@ -30,7 +30,9 @@ SIZES = {
 def subclass_module(case, **methods):
     """A module of a subclass with those methods, and the parameters of `case.make()`."""
     base = type(case.make())
-    module = type("Derived", (base,), methods)(*SIZES[base], device="cpu").to(case.dtype)
+    module = type("Derived", (base,), methods)(*SIZES[base], device=torch.get_default_device()).to(
+        case.dtype
+    )
     module.load_state_dict(case.make().state_dict())
     return module
 
@@ -79,7 +81,7 @@ def test_a_subclass_of_several_bases_finds_forward_in_their_order(case):
             return super().forward(x) * 2
 
     base = type(case.make())
-    module = type("Mixed", (Doubles, base), {})(*SIZES[base], device="cpu")
+    module = type("Mixed", (Doubles, base), {})(*SIZES[base], device=torch.get_default_device())
     module.load_state_dict(case.make().state_dict())
     x = case.input()
     assert_identical(module(x), case.make()(x) * 2, "output")
@@ -322,7 +324,7 @@ def test_attributes_of_the_users_are_kept(case):
 
 def test_randomized_modules_differ_from_fresh_ones():
     # What the comparisons above rest on: parameters that matter.
-    module = te.Linear(IN, OUT, device="cpu")
+    module = te.Linear(IN, OUT, device=torch.get_default_device())
     before = module.weight.clone()
     randomize(module)
     assert not torch.equal(before, module.weight)

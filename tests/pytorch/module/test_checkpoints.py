@@ -41,7 +41,9 @@ class Training:
         torch.manual_seed(seed)
         self.recipe = RECIPES[recipe]
         with te.quantized_model_init(has_quantized_weights, recipe=self.recipe):
-            self.module = FACTORIES[kind](device="cpu", params_dtype=torch.bfloat16)
+            self.module = FACTORIES[kind](
+                device=torch.get_default_device(), params_dtype=torch.bfloat16
+            )
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=0.01)
 
     def step(self, number):

@@ -135,7 +135,11 @@ def test_further_outputs(recipe):
     ids=["encoder", "decoder", "dropout"],
 )
 def test_transformer_layer_compiles_as_a_whole(options):
-    settings = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "device": "cpu"} | options
+    settings = {
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "device": torch.get_default_device(),
+    } | options
     layer = te.TransformerLayer(HIDDEN, FFN, 2, **settings)
     twin = copy.deepcopy(layer)
     x = random_tensor((4, 2, HIDDEN), seed=5)
@@ -412,7 +416,7 @@ def test_a_patched_module_call_is_seen(monkeypatch):
 
 
 def _layers() -> dict[str, Callable[[], nn.Module]]:
-    quiet = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "device": "cpu"}
+    quiet = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "device": torch.get_default_device()}
     return {
         "TransformerLayer": lambda: te.TransformerLayer(HIDDEN, FFN, 2, **quiet),
         "MultiheadAttention": lambda: te.MultiheadAttention(

@@ -40,7 +40,9 @@ IN, HIDDEN, FFN, HEADS = 24, 48, 72, 4  # no multiples of a block
 def build(kind, recipe, has_quantized_weights=False, seed=3, **options):
     torch.manual_seed(seed)
     with te.quantized_model_init(has_quantized_weights, recipe=RECIPES[recipe]):
-        return FACTORIES[kind](device="cpu", params_dtype=torch.bfloat16, **options)
+        return FACTORIES[kind](
+            device=torch.get_default_device(), params_dtype=torch.bfloat16, **options
+        )
 
 
 def run(recipe, module, number, call=None, **keywords):
@@ -94,7 +96,9 @@ class Shared(torch.nn.Module):
         super().__init__()
         self.first = build(kind, recipe)
         width = self.first.out_features if kind != "LayerNormMLP" else IN
-        self.second = te.Linear(width, IN, device="cpu", params_dtype=torch.bfloat16)
+        self.second = te.Linear(
+            width, IN, device=torch.get_default_device(), params_dtype=torch.bfloat16
+        )
 
     def forward(self, x):
         for _ in range(2):
@@ -161,7 +165,12 @@ def test_stochastic_rounding_follows_the_seed_and_not_the_threads():
 
 def make_layer(kind, recipe, has_quantized_weights=False, **options):
     torch.manual_seed(4)
-    options = {"params_dtype": torch.bfloat16, "device": "cpu", "attention_dropout": 0.0, **options}
+    options = {
+        "params_dtype": torch.bfloat16,
+        "device": torch.get_default_device(),
+        "attention_dropout": 0.0,
+        **options,
+    }
     with te.quantized_model_init(has_quantized_weights, recipe=RECIPES[recipe]):
         options["fuse_qkv_params"] = has_quantized_weights
         if kind == "MultiheadAttention":

@@ -105,7 +105,9 @@ def test_the_norm_outputs_gradient_is_added(normalization):
     grad, grad_normalized = output_gradient(output), output_gradient(normalized, seed=11)
     torch.autograd.backward([output, normalized], [grad, grad_normalized])
     # The same by linearity: the gradient through the linear layer plus that of the norm alone.
-    norm = (te.LayerNorm if normalization == "LayerNorm" else te.RMSNorm)(IN, device="cpu")
+    norm = (te.LayerNorm if normalization == "LayerNorm" else te.RMSNorm)(
+        IN, device=torch.get_default_device()
+    )
     with torch.no_grad():
         norm.weight.copy_(module.layer_norm_weight)
         if normalization == "LayerNorm":
@@ -123,7 +125,7 @@ def test_only_the_norm_output_may_be_used():
     _, normalized = module(x)
     grad = output_gradient(normalized)
     normalized.backward(grad)
-    norm = te.LayerNorm(IN, device="cpu")
+    norm = te.LayerNorm(IN, device=torch.get_default_device())
     with torch.no_grad():
         norm.weight.copy_(module.layer_norm_weight)
         norm.bias.copy_(module.layer_norm_bias)
@@ -197,7 +199,7 @@ def test_construction_errors_name_argument_value_and_remedy():
     ]
     for error, keywords, message in cases:
         with pytest.raises(error, match=message):
-            te.LayerNormLinear(IN, OUT, device="cpu", **keywords)
+            te.LayerNormLinear(IN, OUT, device=torch.get_default_device(), **keywords)
 
 
 def test_forward_errors_name_argument_value_and_remedy():

@@ -112,7 +112,7 @@ def test_the_norm_outputs_gradient_is_added(checkpoint):
     output, normalized = module(x)
     grad, grad_normalized = output_gradient(output), output_gradient(normalized, seed=11)
     torch.autograd.backward([output, normalized], [grad, grad_normalized])
-    norm = te.LayerNorm(IN, device="cpu")
+    norm = te.LayerNorm(IN, device=torch.get_default_device())
     with torch.no_grad():
         norm.weight.copy_(module.layer_norm_weight)
         norm.bias.copy_(module.layer_norm_bias)
@@ -202,7 +202,7 @@ def test_construction_errors_name_argument_value_and_remedy():
     ]
     for error, keywords, message in cases:
         with pytest.raises(error, match=message):
-            te.LayerNormMLP(IN, FFN, device="cpu", **keywords)
+            te.LayerNormMLP(IN, FFN, device=torch.get_default_device(), **keywords)
 
 
 def test_forward_errors_name_argument_value_and_remedy():

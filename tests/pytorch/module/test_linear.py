@@ -47,7 +47,7 @@ def test_it_is_torchs_linear():
 
 @pytest.mark.parametrize("sizes", [(0, 4), (4, 0), (0, 0)], ids=str)
 def test_features_may_be_empty(sizes):
-    module = te.Linear(*sizes, device="cpu")
+    module = te.Linear(*sizes, device=torch.get_default_device())
     x = torch.ones(5, sizes[0], requires_grad=True)
     with torch.no_grad():
         module.bias.fill_(2.0)
@@ -262,14 +262,20 @@ def test_construction_errors_name_argument_value_and_remedy():
     ]
     for error, keywords, message in cases:
         with pytest.raises(error, match=message):
-            te.Linear(IN, OUT, device="cpu", **keywords)
+            te.Linear(IN, OUT, device=torch.get_default_device(), **keywords)
 
 
 def test_overlap_flags_warn_once(monkeypatch):
     monkeypatch.setattr(userbuffers, "_told", set())
     with pytest.warns(UserWarning, match="Linear: ub_overlap_ag ask for userbuffers") as told:
         for _ in range(2):
-            te.Linear(IN, OUT, device="cpu", sequence_parallel=True, ub_overlap_ag=True)
+            te.Linear(
+                IN,
+                OUT,
+                device=torch.get_default_device(),
+                sequence_parallel=True,
+                ub_overlap_ag=True,
+            )
     assert len(told) == 1
 
 
@@ -325,7 +331,7 @@ def test_parameters_are_checked():
 
 def test_weights_carry_the_attributes_trainers_read():
     for mode, dim in ((None, 0), ("column", 0), ("row", 1)):
-        module = te.Linear(IN, OUT, device="cpu", parallel_mode=mode)
+        module = te.Linear(IN, OUT, device=torch.get_default_device(), parallel_mode=mode)
         attributes = (
             module.weight.tensor_model_parallel,
             module.weight.partition_dim,

@@ -53,7 +53,7 @@ def test_no_rows_give_zero_parameter_gradients(kind, shape):
 @KINDS
 @pytest.mark.parametrize("shape", [(4, 6), [3, 2, 4], 24], ids=str)
 def test_several_dimensions_are_normalized_together(kind, shape):
-    keywords = {"device": "cpu"}
+    keywords = {"device": torch.get_default_device()}
     module = (te.LayerNorm if kind == "LayerNorm" else te.RMSNorm)(shape, **keywords)
     flat, sizes = make(kind), (5, *([shape] if isinstance(shape, int) else shape))
     with torch.no_grad():
@@ -182,10 +182,10 @@ def test_parameters_need_not_be_contiguous(kind):
 def test_deprecated_synonyms_work_and_warn(kind):
     make_norm = getattr(te, kind)
     with pytest.warns(DeprecationWarning, match=f"{kind}: hidden_size is deprecated"):
-        module = make_norm(hidden_size=IN, device="cpu")
+        module = make_norm(hidden_size=IN, device=torch.get_default_device())
     assert module.weight.shape == (IN,)
     with pytest.warns(DeprecationWarning, match=f"{kind}: params_dtype is deprecated"):
-        module = make_norm(IN, params_dtype=torch.bfloat16, device="cpu")
+        module = make_norm(IN, params_dtype=torch.bfloat16, device=torch.get_default_device())
     assert module.weight.dtype == torch.bfloat16
 
 
@@ -193,11 +193,13 @@ def test_deprecated_synonyms_work_and_warn(kind):
 def test_construction_errors_name_argument_value_and_remedy(kind):
     make_norm = getattr(te, kind)
     with pytest.raises(RuntimeError, match="neither normalized_shape nor hidden_size"):
-        make_norm(device="cpu")
+        make_norm(device=torch.get_default_device())
     with pytest.raises(RuntimeError, match="both normalized_shape and its deprecated synonym"):
-        make_norm(IN, hidden_size=IN, device="cpu")
+        make_norm(IN, hidden_size=IN, device=torch.get_default_device())
     with pytest.raises(RuntimeError, match="both dtype and its deprecated synonym params_dtype"):
-        make_norm(IN, dtype=torch.float32, params_dtype=torch.float32, device="cpu")
+        make_norm(
+            IN, dtype=torch.float32, params_dtype=torch.float32, device=torch.get_default_device()
+        )
     with pytest.raises(TypeError, match="unexpected keyword argument 'wrong'"):
         make_norm(IN, wrong=1)
 
@@ -223,17 +225,20 @@ def test_forward_errors_name_argument_value_and_remedy(kind):
 @KINDS
 def test_sequence_parallel_is_marked_only_when_given(kind):
     make_norm = getattr(te, kind)
-    assert not hasattr(make_norm(IN, device="cpu").weight, "sequence_parallel")
+    assert not hasattr(make_norm(IN, device=torch.get_default_device()).weight, "sequence_parallel")
     for value in (True, False):
-        module = make_norm(IN, sequence_parallel=value, device="cpu")
+        module = make_norm(IN, sequence_parallel=value, device=torch.get_default_device())
         assert all(parameter.sequence_parallel is value for parameter in module.parameters())
 
 
 @KINDS
 def test_sm_margin_is_accepted(kind):
     margins = {"forward": 1, "backward": 2, "inference": 3}
-    assert getattr(te, kind)(IN, sm_margin=margins, device="cpu").sm_margin == margins
-    assert getattr(te, kind)(IN, sm_margin=2, device="cpu").sm_margin == 2
+    assert (
+        getattr(te, kind)(IN, sm_margin=margins, device=torch.get_default_device()).sm_margin
+        == margins
+    )
+    assert getattr(te, kind)(IN, sm_margin=2, device=torch.get_default_device()).sm_margin == 2
 
 
 @KINDS
@@ -249,14 +254,16 @@ def test_sm_margin_is_accepted(kind):
 )
 def test_other_margins_are_refused(kind, margin, error, received):
     with pytest.raises(error, match=f"{kind}: {received}"):
-        getattr(te, kind)(IN, sm_margin=margin, device="cpu")
+        getattr(te, kind)(IN, sm_margin=margin, device=torch.get_default_device())
 
 
 @KINDS
 def test_initial_values(kind):
     make_norm = getattr(te, kind)
-    assert_identical(make_norm(IN, device="cpu").weight.detach(), torch.ones(IN))
-    centered = make_norm(IN, zero_centered_gamma=True, device="cpu")
+    assert_identical(
+        make_norm(IN, device=torch.get_default_device()).weight.detach(), torch.ones(IN)
+    )
+    centered = make_norm(IN, zero_centered_gamma=True, device=torch.get_default_device())
     assert_identical(centered.weight.detach(), torch.zeros(IN))
     if kind == "LayerNorm":
         assert_identical(centered.bias.detach(), torch.zeros(IN))

@@ -70,7 +70,7 @@ def break_buffer(tensor, name):
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_weights_are_refused(name):
     with te.quantized_model_init(recipe=CURRENT):
-        module = te.Linear(IN, OUT, device="cpu")
+        module = te.Linear(IN, OUT, device=torch.get_default_device())
     error, message = break_buffer(module.weight, name)
     with (
         te.autocast(recipe=CURRENT),
@@ -103,7 +103,7 @@ def test_broken_gradients_are_refused(name):
 
 def test_a_transpose_alone_is_enough():
     with te.quantized_model_init(recipe=CURRENT):
-        module = te.Linear(IN, OUT, device="cpu")
+        module = te.Linear(IN, OUT, device=torch.get_default_device())
     x = make_input()
     with te.autocast(recipe=CURRENT):
         expected = module(x).detach()

@@ -41,7 +41,7 @@ def shapes_of(module):
 @KIND
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_names_shapes_order_and_dtype(kind, dtype):
-    module = FACTORIES[kind](device="cpu", params_dtype=dtype)
+    module = FACTORIES[kind](device=torch.get_default_device(), params_dtype=dtype)
     assert list(shapes_of(module).items()) == list(SHAPES[kind].items())
     assert all(parameter.dtype == dtype for parameter in module.parameters())
     extra = ["_extra_state"] if kind in LINEAR_KINDS else []
@@ -51,7 +51,7 @@ def test_names_shapes_order_and_dtype(kind, dtype):
 
 @LINEAR_KIND
 def test_without_biases(kind):
-    module = FACTORIES[kind](device="cpu", bias=False)
+    module = FACTORIES[kind](device=torch.get_default_device(), bias=False)
     expected = [n for n in SHAPES[kind] if not n.endswith("bias") or n == "layer_norm_bias"]
     assert list(shapes_of(module)) == expected
 
@@ -59,13 +59,13 @@ def test_without_biases(kind):
 @pytest.mark.parametrize("kind", ["Linear", "LayerNormLinear"])
 @pytest.mark.parametrize("split", [["q", "k_"], {"q": 30, "k": 10}], ids=["list", "dict"])
 def test_slices_in_state_dicts(kind, split):
-    module = FACTORIES[kind](device="cpu", parameters_split=split)
+    module = FACTORIES[kind](device=torch.get_default_device(), parameters_split=split)
     names = [name for name in module.state_dict() if not name.startswith(("layer_norm", "_extra"))]
     assert names == ["q_weight", "q_bias", "k_weight", "k_bias"]
-    twin = FACTORIES[kind](device="cpu", parameters_split=split)
+    twin = FACTORIES[kind](device=torch.get_default_device(), parameters_split=split)
     twin.load_state_dict(module.state_dict())
     assert_identical(twin(make_input()).detach(), module(make_input()).detach())
-    whole = FACTORIES[kind](device="cpu")
+    whole = FACTORIES[kind](device=torch.get_default_device())
     with torch.no_grad():
         for name in ("weight", "bias"):
             parts = [module.get_parameter(f"{part}_{name}") for part in ("q", "k")]
@@ -76,7 +76,7 @@ def test_slices_in_state_dicts(kind, split):
 @KIND
 def test_slices_and_parameters_keep_working_after_a_cast_and_back(kind):
     options = {"parameters_split": ["q", "k"]} if kind in ("Linear", "LayerNormLinear") else {}
-    module = FACTORIES[kind](device="cpu", **options)
+    module = FACTORIES[kind](device=torch.get_default_device(), **options)
     expected = run(module, make_input())["output"].bfloat16()
     with torch.no_grad():
         for parameter in module.parameters():
@@ -107,7 +107,7 @@ def test_on_the_meta_device_reset_parameters_gives_the_values(kind, how):
     assert first.is_meta
     module.reset_parameters()
     torch.manual_seed(4)
-    expected = FACTORIES[kind](device="cpu")
+    expected = FACTORIES[kind](device=torch.get_default_device())
     for name, parameter in expected.named_parameters():
         assert_identical(module.get_parameter(name).detach(), parameter.detach(), name)
     first = next(module.parameters())
@@ -118,7 +118,7 @@ def test_on_the_meta_device_reset_parameters_gives_the_values(kind, how):
 @LINEAR_KIND
 def test_default_values(kind):
     torch.manual_seed(0)
-    module = FACTORIES[kind](device="cpu")
+    module = FACTORIES[kind](device=torch.get_default_device())
     for name, parameter in module.named_parameters():
         if parameter.dim() == 2:
             # Of n values the sample deviation is within 5 of its own, s / sqrt(2 n).
@@ -143,7 +143,7 @@ def test_init_methods_fill_weights_in_place(kind):
         return fill
 
     options = {"output_layer_init_method": init(3.0)} if kind == "LayerNormMLP" else {}
-    module = FACTORIES[kind](device="cpu", init_method=init(2.0), **options)
+    module = FACTORIES[kind](device=torch.get_default_device(), init_method=init(2.0), **options)
     weights = {name: p for name, p in module.named_parameters() if p.dim() == 2}
     assert seen == [(tuple(weight.shape), False) for weight in weights.values()]
     for name, weight in weights.items():
@@ -171,7 +171,9 @@ class Tracker:
 def test_weights_are_drawn_under_the_tracker(kind):
     tracker = Tracker()
     state = torch.get_rng_state()
-    module = FACTORIES[kind](device="cpu", get_rng_state_tracker=lambda: tracker)
+    module = FACTORIES[kind](
+        device=torch.get_default_device(), get_rng_state_tracker=lambda: tracker
+    )
     weights = [p for p in module.parameters() if p.dim() == 2]
     assert tracker.names == ["default"] * len(weights)
     assert_identical(torch.get_rng_state(), state)
@@ -182,12 +184,21 @@ def test_weights_are_drawn_under_the_tracker(kind):
 
 def test_the_trackers_state_can_be_named():
     tracker = Tracker()
-    te.Linear(IN, OUT, device="cpu", get_rng_state_tracker=lambda: tracker, rng_tracker_name="mine")
+    te.Linear(
+        IN,
+        OUT,
+        device=torch.get_default_device(),
+        get_rng_state_tracker=lambda: tracker,
+        rng_tracker_name="mine",
+    )
     assert tracker.names == ["mine"]
 
 
 def test_names_of_modules():
-    assert te.Linear(IN, OUT, device="cpu", name="head").name == "head"
-    first, second = te.Linear(IN, OUT, device="cpu"), te.Linear(IN, OUT, device="cpu")
+    assert te.Linear(IN, OUT, device=torch.get_default_device(), name="head").name == "head"
+    first, second = (
+        te.Linear(IN, OUT, device=torch.get_default_device()),
+        te.Linear(IN, OUT, device=torch.get_default_device()),
+    )
     assert first.name.startswith("Layer_")
     assert int(second.name.split("_")[1]) == int(first.name.split("_")[1]) + 1

@@ -244,7 +244,7 @@ def test_a_quantized_output_is_the_output_cast_once(recipe_name):
 @pytest.mark.parametrize("consumer_kind", [*LINEAR_KINDS, "LayerNorm", "RMSNorm"])
 def test_quantized_outputs_feed_every_module(recipe_name, consumer_kind):
     recipe, x = RECIPES[recipe_name], make_input()
-    producer = te.Linear(IN, IN, device="cpu")
+    producer = te.Linear(IN, IN, device=torch.get_default_device())
     consumer = make(consumer_kind)
     with te.autocast(recipe=recipe):
         between = producer(x, fp8_output=True)
@@ -328,7 +328,7 @@ def test_quantized_gradients_reach_every_module(producer_kind, bias):
     else:
         producer = make(producer_kind)
     width = te_out(producer)
-    consumer = te.Linear(width, 8, device="cpu")
+    consumer = te.Linear(width, 8, device=torch.get_default_device())
     x, seen = make_input(), []
     recipe = RECIPES["current"]
     with te.autocast(recipe=recipe):

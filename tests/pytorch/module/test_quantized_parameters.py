@@ -45,7 +45,7 @@ WEIGHT_SLOTS = {"weight": 1, "fc1_weight": 1, "fc2_weight": 4}
 def make_quantized(kind, recipe, seed=3, **options):
     torch.manual_seed(seed)
     with te.quantized_model_init(recipe=recipe, **options):
-        return FACTORIES[kind](device="cpu")
+        return FACTORIES[kind](device=torch.get_default_device())
 
 
 def tensor_class(recipe_name):
@@ -73,7 +73,7 @@ def test_weights_are_quantized_and_norms_and_biases_are_not(kind, recipe_name):
 def test_the_preserved_value_is_what_was_quantized(kind, recipe_name):
     module = make_quantized(kind, RECIPES[recipe_name], preserve_high_precision_init_val=True)
     torch.manual_seed(3)
-    plain = FACTORIES[kind](device="cpu")
+    plain = FACTORIES[kind](device=torch.get_default_device())
     for name, weight in weights_of(module).items():
         value = weight.get_high_precision_init_val()
         assert_identical(value, plain.get_parameter(name).detach(), name)
@@ -88,7 +88,9 @@ def test_a_value_that_the_caller_writes_after_construction_is_the_initial_one(re
     """Megatron initializes on the CPU so: the method draws nothing, the weight is copied later."""
     recipe = RECIPES[recipe_name]
     with te.quantized_model_init(recipe=recipe, preserve_high_precision_init_val=True):
-        module = te.Linear(64, 32, init_method=lambda weight: None, device="cpu")
+        module = te.Linear(
+            64, 32, init_method=lambda weight: None, device=torch.get_default_device()
+        )
     weight = module.weight
     assert not weight.dequantize().any()
     values = random_tensor((32, 64), seed=5)
@@ -107,7 +109,7 @@ def test_drawing_anew_renews_the_preserved_value(kind, recipe_name):
     torch.manual_seed(44)
     module.reset_parameters()
     torch.manual_seed(44)
-    plain = FACTORIES[kind](device="cpu")
+    plain = FACTORIES[kind](device=torch.get_default_device())
     for name, weight in weights_of(module).items():
         assert id(weight) == identities[name]
         assert_identical(weight.get_high_precision_init_val(), plain.get_parameter(name).detach())
@@ -153,7 +155,7 @@ def test_a_step_is_that_of_the_weights_it_was_made_from(kind, recipe_name):
     recipe = RECIPES[recipe_name]
     module = make_quantized(kind, recipe)
     torch.manual_seed(3)
-    plain = FACTORIES[kind](device="cpu")
+    plain = FACTORIES[kind](device=torch.get_default_device())
     x = make_input()
     found, expected = (trained(m, x.detach().requires_grad_(), recipe) for m in (module, plain))
     for name, value in expected.items():
@@ -223,7 +225,7 @@ def test_plain_weights_load_strictly_and_are_quantized(kind, recipe_name):
     torch.manual_seed(3)
     state = {
         name: value
-        for name, value in FACTORIES[kind](device="cpu").state_dict().items()
+        for name, value in FACTORIES[kind](device=torch.get_default_device()).state_dict().items()
         if not name.endswith("_extra_state")
     }
     module.load_state_dict(state, strict=True)
@@ -316,7 +318,7 @@ def test_use_outside_a_region_warns_once_for_each_weight(kind):
         "dequantized for each call. Use te.autocast."
         for name in weights_of(module)
     ]
-    plain = FACTORIES[kind](device="cpu")
+    plain = FACTORIES[kind](device=torch.get_default_device())
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             value = module.get_parameter(name)
@@ -338,4 +340,4 @@ def test_slices_cannot_be_quantized():
         te.quantized_model_init(recipe=RECIPES["current"]),
         pytest.raises(RuntimeError, match=message),
     ):
-        te.Linear(IN, OUT, device="cpu", parameters_split=["a", "b"])
+        te.Linear(IN, OUT, device=torch.get_default_device(), parameters_split=["a", "b"])

@@ -96,7 +96,7 @@ def consumers():
 def quantized_input(recipe):
     """What a layer under a recipe hands on: a rowwise copy."""
     torch.manual_seed(8)
-    producer = te.Linear(IN, IN, device="cpu", params_dtype=torch.bfloat16)
+    producer = te.Linear(IN, IN, device=torch.get_default_device(), params_dtype=torch.bfloat16)
     return run(recipe, producer, make_input(6, IN, dtype=torch.bfloat16), fp8_output=True)
 
 
@@ -161,7 +161,10 @@ def test_an_input_of_the_recipes_format_is_read_as_it_is(recipe, wants_gradient)
 @recipes
 def test_a_chain_of_quantized_tensors_trains(recipe):
     """Activations and gradients both handed on quantized."""
-    layers = [te.Linear(IN, IN, device="cpu", params_dtype=torch.bfloat16) for _ in range(2)]
+    layers = [
+        te.Linear(IN, IN, device=torch.get_default_device(), params_dtype=torch.bfloat16)
+        for _ in range(2)
+    ]
     x = make_input(2, 3, IN, dtype=torch.bfloat16)
     for _ in range(2):
         with te.autocast(recipe=RECIPES[recipe]):

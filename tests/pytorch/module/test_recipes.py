@@ -62,7 +62,7 @@ def check_product(actual, a, b, name, *, addend=None):
 def linear(shape, recipe, *, dtype=torch.bfloat16, **keywords):
     """A linear layer that ran forward and backward, and its tensors."""
     rows, cols, out = shape
-    module = te.Linear(cols, out, device="cpu", params_dtype=dtype, **keywords)
+    module = te.Linear(cols, out, device=torch.get_default_device(), params_dtype=dtype, **keywords)
     with torch.no_grad():
         module.weight.copy_(random_tensor((out, cols), seed=5))
     x = make_input(rows, cols, dtype=dtype)
@@ -114,9 +114,9 @@ def test_other_dtypes(recipe, dtype):
 @recipes
 @pytest.mark.parametrize("kind", ["LayerNormLinear", "LayerNormMLP"])
 def test_a_fused_module_equals_its_parts(kind, recipe):
-    options = {"device": "cpu", "params_dtype": torch.bfloat16}
+    options = {"device": torch.get_default_device(), "params_dtype": torch.bfloat16}
     fused = make(kind, params_dtype=torch.bfloat16)
-    norm = te.LayerNorm(24, device="cpu", dtype=torch.bfloat16)
+    norm = te.LayerNorm(24, device=torch.get_default_device(), dtype=torch.bfloat16)
     prefixes = [""] if kind == "LayerNormLinear" else ["fc1_", "fc2_"]
     layers = []
     with torch.no_grad():
@@ -223,7 +223,7 @@ def saved_bytes(module, x, recipe):
 
 @recipes
 def test_a_frozen_weight_keeps_no_input(recipe):
-    module = te.Linear(64, 128, device="cpu", params_dtype=torch.bfloat16)
+    module = te.Linear(64, 128, device=torch.get_default_device(), params_dtype=torch.bfloat16)
     x = make_input(32, 64, dtype=torch.bfloat16)
     trained = saved_bytes(module, x, RECIPES[recipe])
     module.weight.requires_grad_(False)
@@ -241,7 +241,7 @@ def test_a_frozen_weight_keeps_no_input(recipe):
 
 @recipes
 def test_without_an_input_gradient_no_weight_is_kept(recipe):
-    module = te.Linear(64, 128, device="cpu", params_dtype=torch.bfloat16)
+    module = te.Linear(64, 128, device=torch.get_default_device(), params_dtype=torch.bfloat16)
     x = make_input(32, 64, dtype=torch.bfloat16)
     trained = saved_bytes(module, x, RECIPES[recipe])
     leaf = saved_bytes(module, x.detach(), RECIPES[recipe])
@@ -307,7 +307,7 @@ def test_a_kept_weight_gives_the_same_numbers(kind, recipe):
 
 @recipes
 def test_a_weight_kept_without_gradients_serves_no_backward(recipe):
-    module = te.Linear(24, 40, device="cpu", params_dtype=torch.bfloat16)
+    module = te.Linear(24, 40, device=torch.get_default_device(), params_dtype=torch.bfloat16)
     x = make_input(6, 24, dtype=torch.bfloat16)
     expected = run_in(RECIPES[recipe], module, x)
     with torch.no_grad(), te.autocast(recipe=RECIPES[recipe]):
@@ -319,7 +319,13 @@ def test_a_weight_kept_without_gradients_serves_no_backward(recipe):
 def test_the_original_input_gives_the_same_gradients(recipe):
     x = make_input(33, 64, dtype=torch.bfloat16)
     modules = [
-        te.Linear(64, 48, device="cpu", params_dtype=torch.bfloat16, save_original_input=flag)
+        te.Linear(
+            64,
+            48,
+            device=torch.get_default_device(),
+            params_dtype=torch.bfloat16,
+            save_original_input=flag,
+        )
         for flag in (False, True)
     ]
     modules[1].load_state_dict(modules[0].state_dict())

@@ -101,12 +101,12 @@ def test_frameworks_that_ask_get_a_placeholder():
 
 
 def test_placeholders_are_shared():
-    first = get_dummy_wgrad([3, 5], torch.float32, device="cpu")
-    zeroed = get_dummy_wgrad((3, 5), torch.float32, zero=True, device="cpu")
+    first = get_dummy_wgrad([3, 5], torch.float32, device=torch.get_default_device())
+    zeroed = get_dummy_wgrad((3, 5), torch.float32, zero=True, device=torch.get_default_device())
     assert first.data_ptr() == zeroed.data_ptr()
     assert not first.any()
     assert not first.requires_grad
-    other = get_dummy_wgrad([3, 5], torch.bfloat16, device="cpu")
+    other = get_dummy_wgrad([3, 5], torch.bfloat16, device=torch.get_default_device())
     assert (other.dtype, other.data_ptr() != first.data_ptr()) == (torch.bfloat16, True)
 
 

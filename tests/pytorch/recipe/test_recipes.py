@@ -70,7 +70,7 @@ class DelayedSubclass(DelayedScaling):
             amax_history_len=7,
             override_linear_precision=(False, False, True),
             params_dtype=None,
-            device="cpu",
+            device=torch.get_default_device(),
         )
 
 

@@ -240,7 +240,7 @@ def test_distributed_checkpoints_load_into_layers(pair, tmp_path):
     layers = []
     for _ in range(2):
         with te.quantized_model_init(recipe=recipe):
-            layers.append(te.Linear(64, 32, bias=False, device="cpu"))
+            layers.append(te.Linear(64, 32, bias=False, device=torch.get_default_device()))
     saved, target = layers
     checkpoint.save(saved.state_dict(), checkpoint_id=tmp_path)
     state = target.state_dict()

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from helpers.block_formats import (
-    E2M1_VALUES,
     as_matrix,
     assert_padded,
     decode_e2m1,
+    e2m1_values,
     hadamard_transposed,
     nvfp4_copy,
     nvfp4_scales,
@@ -164,12 +164,12 @@ def test_stochastic_rounding_takes_a_neighbour_and_repeats_with_the_seed():
     assert_padded(first._rowwise_scale_inv, scales, (128, 4))
     wanted = (x * spread(multipliers, (1, 16), x.shape)).double().clamp(-6, 6)
     magnitudes = wanted.abs()
-    upper = torch.searchsorted(E2M1_VALUES, magnitudes.contiguous()).clamp(max=7)
-    is_exact = E2M1_VALUES[upper] == magnitudes
+    upper = torch.searchsorted(e2m1_values(), magnitudes.contiguous()).clamp(max=7)
+    is_exact = e2m1_values()[upper] == magnitudes
     lower = torch.where(is_exact, upper, upper - 1)
     taken = decode_e2m1(unpack_nibbles(first._rowwise_data, 64))
-    is_lower = taken.abs() == E2M1_VALUES[lower]
-    is_upper = taken.abs() == E2M1_VALUES[upper]
+    is_lower = taken.abs() == e2m1_values()[lower]
+    is_upper = taken.abs() == e2m1_values()[upper]
     assert (is_lower | is_upper).all()
     assert ((taken == 0) | (taken.sign() == wanted.sign())).all()
 

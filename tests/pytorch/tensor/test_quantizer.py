@@ -26,9 +26,11 @@ def test_specs_and_allocations_are_those_of_quantized_tensors(make, usages, shap
     made = held(quantizer(random_tensor(shape, dtype=torch.bfloat16)))
     expected = {name: (buffer.shape, buffer.dtype) for name, buffer in made.items()}
     assert quantizer.inner_tensor_specs(shape, dtype=torch.bfloat16) == expected
-    buffers = quantizer.alloc_tensors(shape, dtype=torch.bfloat16, device="cpu")
+    buffers = quantizer.alloc_tensors(
+        shape, dtype=torch.bfloat16, device=torch.get_default_device()
+    )
     assert {name: (buffer.shape, buffer.dtype) for name, buffer in buffers.items()} == expected
-    assert all(buffer.device.type == "cpu" for buffer in buffers.values())
+    assert all(buffer.device == torch.get_default_device() for buffer in buffers.values())
     assert quantizer.get_usages() == usages
     assert not quantizer.internal
 

@@ -42,7 +42,7 @@ def test_the_shape_is_the_logical_one_whatever_is_held(make, usages, shape):
     assert tuple(storage.shape) == tuple(storage.size()) == shape
     assert [storage.size(dim) for dim in range(-len(shape), 0)] == list(shape)
     assert (storage.dim(), storage.numel()) == (len(shape), math.prod(shape))
-    assert storage.device == torch.device("cpu")
+    assert storage.device == torch.get_default_device()
 
 
 @ALL
