@@ -35,6 +35,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return chosen
 
 
+if TEST_DEVICE != "cpu":  # for the constants of test files, which are made at import
+    torch.set_default_device(TEST_DEVICE)
+
+
 @pytest.fixture(autouse=True)
 def default_device() -> Iterator[None]:
     """Factory functions make tensors on TEST_DEVICE; the CPU is torch's own default."""

@@ -85,6 +85,15 @@ void expect_matches_fp64(BlockProblem& problem) {
   }
 }
 
+const OperandKind& kind_named(const std::string& name) {
+  for (const OperandKind& kind : kOperandKinds) {
+    if (kind.name == name) {
+      return kind;
+    }
+  }
+  throw std::invalid_argument(name);
+}
+
 #if defined(TE_CUDA_EMULATED)
 namespace cuda = transformer_engine::cuda;
 using te::testing::Architecture;
@@ -154,6 +163,27 @@ TEST(CudaGemm, EveryEpilogueAndTypeOfResultMatchesFp64) {
   }
 }
 
+// What cuBLASLt multiplies as it is on Hopper.
+TEST(CudaGemm, Fp8BlocksInWholeMultiplesMatchFp64) {
+  const Library library;
+  const char* const row = "e4m3 1x128";
+  const char* const square = "e4m3 128x128 float";
+  const char* const pairs[][2] = {
+      {row, row}, {row, square}, {square, row}, {row, "e5m2 1x128 float"}};
+  unsigned seed = 100;
+  for (const auto& [a, b] : pairs) {
+    for (const unsigned choice : {0U, 1U, 3U, 4U, 9U, 13U}) {
+      const GemmCase spec =
+          with_epilogue(shape(140, 144, te::testing::kIsSlowDevice ? 128 : 256), choice);
+      if (te::testing::kIsSlowDevice && choice != 1U) {
+        continue;
+      }
+      BlockProblem problem(spec, kind_named(a), kind_named(b), ++seed);
+      expect_matches_fp64(problem);
+    }
+  }
+}
+
 TEST(CudaGemm, EveryProductOfAGroupMatchesFp64) {
   const Library library;
   for (size_t count = 0; count <= 9; ++count) {
@@ -182,15 +212,6 @@ TEST(CudaGemm, NoDepthGivesZerosAndBias) {
 }
 
 #if defined(TE_CUDA_EMULATED)
-
-const OperandKind& kind_named(const std::string& name) {
-  for (const OperandKind& kind : kOperandKinds) {
-    if (kind.name == name) {
-      return kind;
-    }
-  }
-  throw std::invalid_argument(name);
-}
 
 // The product that cuBLASLt is given for a problem of 16 x 32 x 128.
 te::testing::CublasLtCalls calls_of(const char* kind, const char* capability, GemmCase spec) {

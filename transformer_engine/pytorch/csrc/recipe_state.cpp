@@ -10,7 +10,6 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/node.h>
 #include <transformer_engine/error.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "steps/node.h"
 #include "views.h"
 
 namespace transformer_engine::pytorch {

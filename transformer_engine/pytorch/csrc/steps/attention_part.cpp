@@ -224,7 +224,7 @@ std::optional<at::Tensor> attend(const AttendArgs& args) {
       q, k, v, /*dropout_p=*/0.0, args.is_causal, /*attn_mask=*/{}, args.scale);
   at::Tensor output = merge_heads(out, args.is_sbhd);
   if (needs_node) {
-    auto node = c10::make_intrusive<AttentionNode>();
+    auto node = new_node<AttentionNode>();
     node->set_next_edges(edges.take());
     node->is_sbhd = args.is_sbhd;
     node->is_causal = args.is_causal;
@@ -260,7 +260,7 @@ std::optional<std::array<at::Tensor, 3>> split_heads(const SplitHeadsArgs& args)
     results[i] = args.is_interleaved ? join_groups(part) : part;
   }
   if (needs_node) {
-    auto node = c10::make_intrusive<SplitHeadsNode>();
+    auto node = new_node<SplitHeadsNode>();
     node->set_next_edges(edges.take());
     node->args = args;
     node->args.mixed.reset();

@@ -271,11 +271,9 @@ Tensors tensors_of(const FusedAttention::Call& call, const AttentionProblem& pro
   return tensors;
 }
 
-c10::intrusive_ptr<FusedAttentionNode> make_node(AttentionFormat format,
-                                                 const AttentionProblem& problem,
-                                                 const FusedAttention::Call& call,
-                                                 const Tensors& tensors) {
-  auto node = c10::make_intrusive<FusedAttentionNode>();
+NodePtr<FusedAttentionNode> make_node(AttentionFormat format, const AttentionProblem& problem,
+                                      const FusedAttention::Call& call, const Tensors& tensors) {
+  auto node = new_node<FusedAttentionNode>();
   node->format = format;
   node->problem = problem;
   node->has_padded_lengths = call.cu_q_padded.defined() && call.cu_kv_padded.defined();

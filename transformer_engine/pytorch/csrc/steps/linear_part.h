@@ -7,7 +7,6 @@
 #pragma once
 
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <deque>
@@ -19,6 +18,7 @@
 
 #include "operand.h"
 #include "steps/module_step.h"
+#include "steps/node.h"
 #include "steps/node_support.h"
 #include "steps/read_operand.h"
 #include "steps/saved_operand.h"

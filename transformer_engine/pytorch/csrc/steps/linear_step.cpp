@@ -215,7 +215,7 @@ struct LinearStep::Call {
 
 struct LinearStep::Outputs {
   at::Tensor output, layernorm_output;
-  c10::intrusive_ptr<torch::autograd::Node> node;
+  NodePtr<torch::autograd::Node> node;
 };
 
 LinearStep::LinearStep(LinearStepSpec spec)
@@ -280,9 +280,9 @@ LayerInput LinearStep::layer_input(Call& call, NormResult* norm_result) {
   return gather_input(cast, state, linear, std::move(local), needs_copy);
 }
 
-c10::intrusive_ptr<torch::autograd::Node> LinearStep::record(Call& call, const Operand& weight,
-                                                             const NormResult& norm_result) {
-  auto node = c10::make_intrusive<LinearNode>();
+NodePtr<torch::autograd::Node> LinearStep::record(Call& call, const Operand& weight,
+                                                  const NormResult& norm_result) {
+  auto node = new_node<LinearNode>();
   node->set_next_edges(call.edges.take());
   node->linear = linear_;
   node->norm = spec_.norm;

@@ -48,8 +48,8 @@ class LinearStep : public ModuleStep {
   }
   c10::SmallVector<int64_t, 4> output_sizes(const at::Tensor& input) const;
   LayerInput layer_input(Call& call, NormResult* norm_result);
-  c10::intrusive_ptr<torch::autograd::Node> record(Call& call, const Operand& weight,
-                                                   const NormResult& norm_result);
+  NodePtr<torch::autograd::Node> record(Call& call, const Operand& weight,
+                                        const NormResult& norm_result);
 
   LinearStepSpec spec_;
   std::shared_ptr<LinearPart> linear_;

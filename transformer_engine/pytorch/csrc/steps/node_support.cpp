@@ -38,8 +38,7 @@ bool EdgeList::are_recorded() const {
          !c10::impl::tls_is_dispatch_keyset_excluded(c10::autograd_dispatch_keyset);
 }
 
-void attach_output(const at::Tensor& output,
-                   const c10::intrusive_ptr<torch::autograd::Node>& node) {
+void attach_output(const at::Tensor& output, const NodePtr<torch::autograd::Node>& node) {
   torch::autograd::set_history(output, node);
 }
 
@@ -55,7 +54,7 @@ torch::autograd::variable_list once_differentiable(const torch::autograd::Node& 
       edges.push_back(torch::autograd::impl::gradient_edge(gradient));
     }
   }
-  const auto error = c10::make_intrusive<torch::autograd::Error>(
+  const auto error = new_node<torch::autograd::Error>(
       concat(node.name(),
              ": trying to differentiate twice a function that is differentiable once; a native "
              "backward has no derivative. Use torch.func (outside quantized regions), or leave the "

@@ -8,13 +8,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/edge.h>
-#include <torch/csrc/autograd/node.h>
 
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "quantizer.h"
+#include "steps/node.h"
 #include "steps/python_call.h"
 
 namespace transformer_engine::pytorch {
@@ -42,7 +42,7 @@ class EdgeList {
 };
 
 // Makes `output` the next output of `node`.
-void attach_output(const at::Tensor& output, const c10::intrusive_ptr<torch::autograd::Node>& node);
+void attach_output(const at::Tensor& output, const NodePtr<torch::autograd::Node>& node);
 
 // The end of `node`'s backward. It computes plain numbers: when it is itself recorded
 // (create_graph=True), differentiating its results raises an error. They depend on what the node

@@ -462,7 +462,7 @@ at::Tensor NormMLPStep::compute(Call& call) {
 
 void NormMLPStep::record(Call& call, const at::Tensor& output) {
   using torch::autograd::SavedVariable;
-  auto node = c10::make_intrusive<NormMLPNode>(spec_);
+  auto node = new_node<NormMLPNode>(spec_);
   node->set_next_edges(call.edges.take());
   node->fc1 = fc1_;
   node->fc2 = fc2_;

@@ -111,7 +111,7 @@ PyObject* NormStep::forward(PyObject* module, PyObject* args, PyObject* kwargs) 
     output = normalized.output.dim() == input.dim() ? normalized.output
                                                     : normalized.output.view(input.sizes());
     if (needs_node) {
-      auto node = c10::make_intrusive<NormNode>(spec_.norm);
+      auto node = new_node<NormNode>(spec_.norm);
       node->set_next_edges(edges.take());
       node->input_dtype = input.scalar_type();
       node->dtype = dtype;

@@ -4,13 +4,13 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <transformer_engine/error.h>
 #include <transformer_engine/rope.h>
 
 #include "allocate.h"
 #include "steps/linear_part.h"
+#include "steps/node.h"
 #include "steps/node_support.h"
 #include "steps/saved_operand.h"
 #include "views.h"
@@ -253,7 +253,7 @@ at::Tensor rotate(const at::Tensor& tensor, const RopeSettings& settings) {
     rotate_into(input, output, settings);
   }
   if (needs_node) {
-    auto node = c10::make_intrusive<RopeNode>();
+    auto node = new_node<RopeNode>();
     node->set_next_edges(edges.take());
     node->settings.save(settings);
     attach_output(output, node);
@@ -278,7 +278,7 @@ std::array<at::Tensor, 3> split_and_rotate(const at::Tensor& tensor, const RopeS
     split_or_merge(mixed, parts, settings, /*is_merge=*/false);
   }
   if (needs_node) {
-    auto node = c10::make_intrusive<SplitRopeNode>();
+    auto node = new_node<SplitRopeNode>();
     node->set_next_edges(edges.take());
     node->settings.save(settings);
     node->sizes.assign(tensor.sizes().begin(), tensor.sizes().end());

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include "operand.h"
+#include "steps/node.h"
 
 namespace transformer_engine::pytorch {
 
