@@ -9,19 +9,16 @@
 #include <transformer_engine/attention.h>
 #include <transformer_engine/error.h>
 
-#include <cstring>
 #include <limits>
-#include <list>
-#include <string_view>
-#include <unordered_map>
 
+#include "cuda/attention/cache.h"
+#include "cuda/attention/call.h"
 #include "cuda/attention/cudnn.h"
 #include "cuda/attention/plan.h"
 #include "cuda/attention/rules.h"
 #include "cuda/attention/sequences.h"
 #include "cuda/attention_support.h"
 #include "cuda/candidate.h"
-#include "cuda/workspace.h"
 
 namespace transformer_engine::cuda {
 
@@ -29,128 +26,10 @@ namespace {
 
 constexpr char kForward[] = "attention_forward";
 constexpr char kBackward[] = "attention_backward";
-constexpr int64_t kAlignmentBytes = 16;  // that cuDNN's kernels load with
 constexpr int64_t kElementBytes = 2;
 
 template <typename Args>
 constexpr bool kIsBackward = std::is_same_v<Args, AttentionBackwardArgs>;
-
-// ---- the key of a plan: everything that it depends on
-
-struct Key {
-  std::array<int64_t, 64> numbers{};
-  size_t count = 0;
-
-  void add(int64_t number) { numbers.at(count++) = number; }
-  void add(float number) {
-    int32_t bits = 0;
-    std::memcpy(&bits, &number, sizeof bits);
-    add(int64_t{bits});
-  }
-  std::string_view bytes() const {
-    return {reinterpret_cast<const char*>(numbers.data()), count * sizeof numbers[0]};
-  }
-};
-
-void add_view(Key& key, const HeadsView& view) {
-  key.add(view.batch_stride);
-  key.add(view.head_stride);
-  key.add(view.token_stride);
-}
-
-void add_problem(Key& key, const AttentionProblem& problem, const PlanOptions& options) {
-  for (const int64_t number : {int64_t{options.is_backward},
-                               problem.batch,
-                               problem.heads,
-                               problem.groups,
-                               problem.queries,
-                               problem.keys,
-                               problem.size_qk,
-                               problem.size_v,
-                               static_cast<int64_t>(problem.dtype),
-                               problem.left,
-                               problem.right,
-                               int64_t{problem.is_bottom_right},
-                               int64_t{problem.has_lengths},
-                               int64_t{problem.is_packed},
-                               int64_t{problem.has_bias},
-                               problem.bias_batch,
-                               problem.bias_heads,
-                               int64_t{problem.has_statistics},
-                               int64_t{problem.is_deterministic},
-                               int64_t{options.has_lengths},
-                               int64_t{options.has_wide_starts},
-                               options.most_tokens_q,
-                               options.most_tokens_kv}) {
-    key.add(number);
-  }
-  key.add(problem.scale);
-  key.add(problem.dropout);
-}
-
-template <typename Args>
-Key key_of(const Args& args, const PlanOptions& options, int device) {
-  Key key;
-  key.add(int64_t{device});
-  add_problem(key, args.problem, options);
-  for (const HeadsView* view : {&args.inputs.q, &args.inputs.k, &args.inputs.v, &args.o}) {
-    add_view(key, *view);
-  }
-  if (args.problem.has_bias) {
-    add_view(key, args.inputs.bias);
-  }
-  if constexpr (kIsBackward<Args>) {
-    for (const HeadsView* view : {&args.grad_o, &args.grad_q, &args.grad_k, &args.grad_v}) {
-      add_view(key, *view);
-    }
-    key.add(int64_t{args.grad_bias.data != nullptr});
-    if (args.grad_bias.data != nullptr) {
-      add_view(key, args.grad_bias);
-    }
-  }
-  return key;
-}
-
-// ---- the plans of a thread, the least recently used one dropped
-
-class PlanCache {
- public:
-  template <typename Args>
-  PlanOrReason& find(const Args& args, const PlanOptions& options, int device) {
-    const Key key = key_of(args, options, device);
-    const auto known = places_.find(key.bytes());
-    if (known != places_.end()) {
-      entries_.splice(entries_.begin(), entries_, known->second);
-      return known->second->made;
-    }
-    PlanOrReason made = make_plan(args, options);
-    ++builds_;
-    if (entries_.size() == kMostPlans) {
-      places_.erase(entries_.back().key.bytes());
-      entries_.pop_back();
-    }
-    entries_.push_front({key, std::move(made)});
-    places_.emplace(entries_.front().key.bytes(), entries_.begin());
-    return entries_.front().made;
-  }
-  size_t builds() const { return builds_; }
-
- private:
-  static constexpr size_t kMostPlans = 256;
-  struct Entry {
-    Key key;
-    PlanOrReason made;
-  };
-  std::list<Entry> entries_;  // most recently used first
-  std::unordered_map<std::string_view, std::list<Entry>::iterator> places_;
-  size_t builds_ = 0;
-};
-
-// Never destroyed: when a thread ends with the process, cuDNN may have ended before it.
-PlanCache& plans() {
-  thread_local PlanCache* const cache = new PlanCache;
-  return *cache;
-}
 
 // ---- one call
 
@@ -190,69 +69,45 @@ PlanOptions options_of(const AttentionProblem& problem, const StartsTable& start
           .most_tokens_kv = is_backward ? rounded_up(problem.tokens_kv) : 0};
 }
 
-// The device memory of one call: what cuDNN asks for, then the numbers of the sequences.
-class CallMemory {
- public:
-  CallMemory(const char* op, const AttentionProblem& problem, const StartsTable& starts,
-             int64_t plan_bytes, const Context& context)
-      : plan_bytes_(Workspace::aligned(plan_bytes)),
-        vector_bytes_(
-            Workspace::aligned((problem.batch + 1) * static_cast<int64_t>(sizeof(int64_t)))),
-        memory_(op, plan_bytes_ + vector_bytes_ * (2 + starts.count()), context) {
-    numbers_.lengths_q = memory_.data<int32_t>(plan_bytes_);
-    numbers_.lengths_kv = memory_.data<int32_t>(plan_bytes_ + vector_bytes_);
-    for (int i = 0; i < starts.count(); ++i) {
-      numbers_.starts[static_cast<size_t>(i)] =
-          memory_.data<void>(plan_bytes_ + vector_bytes_ * (2 + i));
+template <typename Args>
+PlanKey key_of(const Args& args, const PlanOptions& options, int device) {
+  PlanKey key;
+  key.add(int64_t{device});
+  key.add(args.problem);
+  key.add(options);
+  for (const HeadsView* view : {&args.inputs.q, &args.inputs.k, &args.inputs.v, &args.o}) {
+    key.add(*view);
+  }
+  if (args.problem.has_bias) {
+    key.add(args.inputs.bias);
+  }
+  if constexpr (kIsBackward<Args>) {
+    for (const HeadsView* view : {&args.grad_o, &args.grad_q, &args.grad_k, &args.grad_v}) {
+      key.add(*view);
+    }
+    key.add(int64_t{args.grad_bias.data != nullptr});
+    if (args.grad_bias.data != nullptr) {
+      key.add(args.grad_bias);
     }
   }
-  void* workspace() const { return memory_.data<void>(); }
-  const SequenceNumbers& numbers() const { return numbers_; }
-
- private:
-  int64_t plan_bytes_, vector_bytes_;
-  Workspace memory_;
-  SequenceNumbers numbers_;
-};
-
-void*& at(Pointers& pointers, Role role) { return pointers[static_cast<size_t>(role)]; }
-
-void set_inputs(Pointers& pointers, const AttentionProblem& problem,
-                const AttentionInputs& inputs) {
-  at(pointers, Role::kQ) = inputs.q.data;
-  at(pointers, Role::kK) = inputs.k.data;
-  at(pointers, Role::kV) = inputs.v.data;
-  if (problem.has_bias) {
-    at(pointers, Role::kBias) = inputs.bias.data;
-  }
-  if (problem.dropout > 0.0F) {
-    at(pointers, Role::kSeed) = const_cast<int64_t*>(inputs.seed);
-    at(pointers, Role::kOffset) = const_cast<int64_t*>(inputs.offset);
-  }
+  return key;
 }
 
 template <typename Args>
-void run_plan(const char* op, const Args& args, Pointers& pointers, const Context& context) {
-  const AttentionProblem& problem = args.problem;
+const PlanOrReason& find_plan(const Args& args, const PlanOptions& options, int device) {
+  return plans().find(key_of(args, options, device), [&] { return make_plan(args, options); });
+}
+
+template <typename Args>
+void find_and_run(const char* op, const Args& args, Pointers& pointers, const Context& context) {
   const StartsTable starts(args);
-  const PlanOptions options = options_of(problem, starts, kIsBackward<Args>, context);
-  const PlanOrReason& made = plans().find(args, options, context.device_index);
-  TE_CHECK_AS(NotImplementedError, made.plan != nullptr, op,
-              ": cuDNN has no plan for this problem (", made.reason,
-              "); one is required. Use another implementation, or update cuDNN.");
-  const CallMemory memory(op, problem, starts, made.plan->workspace_bytes(), context);
-  set_inputs(pointers, problem, args.inputs);
-  if (options.has_lengths) {
-    write_sequence_numbers(problem, args.inputs.sequences, starts, options.has_wide_starts,
-                           memory.numbers(), context);
-    at(pointers, Role::kLengthsQ) = memory.numbers().lengths_q;
-    at(pointers, Role::kLengthsKV) = memory.numbers().lengths_kv;
-    for (int i = 0; i < starts.count(); ++i) {
-      pointers[static_cast<size_t>(Role::kStarts) + static_cast<size_t>(i)] =
-          memory.numbers().starts[static_cast<size_t>(i)];
-    }
-  }
-  made.plan->run(pointers, memory.workspace(), context.stream);
+  const PlanOptions options = options_of(args.problem, starts, kIsBackward<Args>, context);
+  run_plan({.op = op,
+            .problem = args.problem,
+            .inputs = args.inputs,
+            .starts = starts,
+            .options = options},
+           find_plan(args, options, context.device_index), pointers, context);
 }
 
 void clear_outside(const AttentionProblem& problem, const AttentionSequences& sequences,
@@ -267,7 +122,7 @@ void run_forward(const AttentionForwardArgs& args, const Context& context) {
   Pointers pointers{};
   at(pointers, Role::kO) = args.o.data;
   at(pointers, Role::kStatistics) = problem.has_statistics ? args.statistics : nullptr;
-  run_plan(kForward, args, pointers, context);
+  find_and_run(kForward, args, pointers, context);
   clear_outside(problem, args.inputs.sequences, {args.o, true, problem.heads, problem.size_v},
                 context);
 }
@@ -297,7 +152,7 @@ void run_backward(const AttentionBackwardArgs& args, const Context& context) {
   at(pointers, Role::kGradV) = args.grad_v.data;
   at(pointers, Role::kGradBias) = args.grad_bias.data;
   clear_bias_gradient(args, context);
-  run_plan(kBackward, args, pointers, context);
+  find_and_run(kBackward, args, pointers, context);
   const AttentionSequences& sequences = args.inputs.sequences;
   clear_outside(problem, sequences, {args.grad_q, true, problem.heads, problem.size_qk}, context);
   clear_outside(problem, sequences, {args.grad_k, false, problem.groups, problem.size_qk}, context);
@@ -306,19 +161,7 @@ void run_backward(const AttentionBackwardArgs& args, const Context& context) {
 
 // ---- what is refused
 
-bool is_aligned(const HeadsView& view) {
-  return reinterpret_cast<uintptr_t>(view.data) % kAlignmentBytes == 0 &&
-         view.batch_stride * kElementBytes % kAlignmentBytes == 0 &&
-         view.head_stride * kElementBytes % kAlignmentBytes == 0 &&
-         view.token_stride * kElementBytes % kAlignmentBytes == 0;
-}
-
-constexpr char kMisaligned[] =
-    "a tensor does not lie at multiples of 16 bytes, by its pointer or strides";
-
 }  // namespace
-
-size_t attention_plans_built() { return plans().builds(); }
 
 const char* fused_attention_refusal(const AttentionProblem& problem, const Context& context) {
   TE_ENTER_EMULATED_BACKEND();
@@ -349,7 +192,7 @@ const char* EntryPoint<AttentionForwardArgs>::refusal(const AttentionForwardArgs
     return "the tensors are not in device memory";
   }
   for (const HeadsView* view : {&args.inputs.q, &args.inputs.k, &args.inputs.v, &args.o}) {
-    if (!is_aligned(*view)) {
+    if (!is_aligned(*view, kElementBytes)) {
       return kMisaligned;
     }
   }
@@ -372,7 +215,7 @@ const char* EntryPoint<AttentionBackwardArgs>::refusal(const AttentionBackwardAr
   }
   for (const HeadsView* view : {&args.inputs.q, &args.inputs.k, &args.inputs.v, &args.o,
                                 &args.grad_o, &args.grad_q, &args.grad_k, &args.grad_v}) {
-    if (!is_aligned(*view)) {
+    if (!is_aligned(*view, kElementBytes)) {
       return kMisaligned;
     }
   }
@@ -387,7 +230,7 @@ const char* fused_attention_backward_refusal(const AttentionBackwardArgs& args,
   TE_ENTER_EMULATED_BACKEND();
   const DeviceScope scope(context.device_index);
   const PlanOptions options = options_of(args.problem, StartsTable(args), true, context);
-  const PlanOrReason& made = plans().find(args, options, context.device_index);
+  const PlanOrReason& made = find_plan(args, options, context.device_index);
   return made.plan == nullptr ? made.reason.c_str() : nullptr;
 }
 
