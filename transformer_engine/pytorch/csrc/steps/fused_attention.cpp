@@ -19,42 +19,8 @@ namespace transformer_engine::pytorch {
 
 namespace {
 
-constexpr int64_t kAlignmentBytes = 16;
-
-// [b, h, s, d] strides of a tensor in one of the formats.
-HeadsView heads_view(const at::Tensor& x, AttentionFormat format) {
-  HeadsView view;
-  view.data = x.data_ptr();
-  if (format == AttentionFormat::kThd) {
-    view.token_stride = x.stride(0);
-    view.head_stride = x.stride(1);
-    return view;
-  }
-  const int batch = format == AttentionFormat::kSbhd ? 1 : 0;
-  view.batch_stride = x.stride(batch);
-  view.token_stride = x.stride(1 - batch);
-  view.head_stride = x.stride(2);
-  return view;
-}
-
 HeadsView bias_view(const at::Tensor& bias) {
   return {bias.data_ptr(), bias.stride(0), bias.stride(1), bias.stride(2)};
-}
-
-// As it is where implementations can read it: elements side by side, the rest at multiples of 16
-// bytes; else a copy.
-at::Tensor readable(const at::Tensor& x) {
-  const int64_t element = x.element_size();
-  bool is_readable = !x.is_neg() && x.stride(-1) == 1 &&
-                     reinterpret_cast<uintptr_t>(x.data_ptr()) % kAlignmentBytes == 0;
-  for (int64_t i = 0; i < x.dim() - 1; ++i) {
-    is_readable = is_readable && x.stride(i) * element % kAlignmentBytes == 0;
-  }
-  return is_readable ? x : x.resolve_neg().contiguous();
-}
-
-const int32_t* lengths_data(const at::Tensor& cu) {
-  return cu.defined() ? static_cast<const int32_t*>(cu.data_ptr()) : nullptr;
 }
 
 // What both passes read.
@@ -79,18 +45,6 @@ struct Tensors {
     return inputs;
   }
 };
-
-// Views of results that are laid out like `x`, contiguous; without memory.
-HeadsView future_view(const at::Tensor& x, AttentionFormat format) {
-  const int64_t row = x.size(-2) * x.size(-1);
-  HeadsView view;
-  view.head_stride = x.size(-1);
-  view.token_stride = format == AttentionFormat::kSbhd ? x.size(1) * row : row;
-  view.batch_stride = format == AttentionFormat::kSbhd   ? row
-                      : format == AttentionFormat::kBshd ? x.size(1) * row
-                                                         : 0;
-  return view;
-}
 
 // Edges: query, key, value, bias.
 struct FusedAttentionNode : public torch::autograd::Node {
@@ -186,26 +140,16 @@ bool is_bias_of(const at::Tensor& bias, const at::Tensor& q, const AttentionProb
 }
 
 // Fills in the sizes; false where a tensor is empty or a bias does not fit.
-bool set_sizes(AttentionProblem& problem, AttentionFormat format,
-               const FusedAttention::Call& call) {
+bool set_problem(AttentionProblem& problem, AttentionFormat format,
+                 const FusedAttention::Call& call) {
   const at::Tensor& q = call.q;
   const at::Tensor& k = call.k;
-  problem.heads = q.size(-2);
-  problem.groups = k.size(-2);
-  problem.size_qk = q.size(-1);
-  problem.size_v = call.v.size(-1);
+  set_sizes(problem, format, q, k, call.v);
   problem.dtype = dtype_of(q.scalar_type());
   if (format == AttentionFormat::kThd) {
     problem.batch = call.cu_q.numel() - 1;
     problem.queries = call.queries;
     problem.keys = call.keys;
-    problem.tokens_q = q.size(0);
-    problem.tokens_kv = k.size(0);
-  } else {
-    const int batch = format == AttentionFormat::kSbhd ? 1 : 0;
-    problem.batch = q.size(batch);
-    problem.queries = q.size(1 - batch);
-    problem.keys = k.size(1 - batch);
   }
   problem.has_bias = call.bias.defined();
   if (problem.has_bias) {
@@ -220,14 +164,7 @@ bool set_sizes(AttentionProblem& problem, AttentionFormat format,
 void check_lengths(const FusedAttention::Call& call, const AttentionProblem& problem) {
   for (const at::Tensor* const cu :
        {&call.cu_q, &call.cu_kv, &call.cu_q_padded, &call.cu_kv_padded}) {
-    if (cu->defined()) {
-      TE_CHECK(cu->scalar_type() == at::ScalarType::Int && cu->dim() == 1 &&
-                   cu->numel() == problem.batch + 1 && cu->is_contiguous() &&
-                   cu->device() == call.q.device(),
-               "FusedAttention: lengths have dtype ", at::toString(cu->scalar_type()), ", shape ",
-               cu->sizes(), " and device ", cu->device().str(), "; a contiguous int32 tensor of ",
-               problem.batch + 1, " elements on ", call.q.device().str(), " is required.");
-    }
+    check_cumulative("FusedAttention", *cu, problem.batch, call.q);
   }
   TE_CHECK(!problem.has_lengths || (call.cu_q.defined() && call.cu_kv.defined()),
            "FusedAttention: lengths are missing; cu_q and cu_kv are required.");
@@ -319,7 +256,7 @@ std::string run_forward(const AttentionForwardArgs& args, const AttentionBackwar
 std::optional<at::Tensor> FusedAttention::run(const Call& call) {
   AttentionProblem problem = problem_;
   problem.is_packed = format_ == AttentionFormat::kThd;
-  if (!set_sizes(problem, format_, call)) {
+  if (!set_problem(problem, format_, call)) {
     reason_ = "a tensor is empty, or the bias is not one of [b or 1, h or 1, s_q, s_kv]";
     return std::nullopt;
   }

@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
-namespace transformer_engine::pytorch {
+#include "steps/attention_tensors.h"
 
-enum class AttentionFormat { kSbhd, kBshd, kThd };
+namespace transformer_engine::pytorch {
 
 // One kind of attention, resolved once; run with tensors.
 class FusedAttention {
