@@ -245,6 +245,8 @@ cudnnStatus_t finalize_plan(Content& plan) {
     return fail(CUDNN_STATUS_NOT_SUPPORTED, reason);
   }
   ++FakeCudnn::calls().plans;
+  FakeCudnn::calls().engine = configuration->descriptor(CUDNN_ATTR_ENGINECFG_ENGINE)
+                                  ->value<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -341,6 +343,15 @@ cudnnStatus_t get_number(int64_t value, int64_t* count, void* elements) {
   return CUDNN_STATUS_SUCCESS;
 }
 
+// As they were set.
+cudnnStatus_t get_bytes(const Attribute* attribute, void* elements) {
+  if (attribute == nullptr) {
+    return fail(CUDNN_STATUS_BAD_PARAM, "an attribute that was not set");
+  }
+  std::memcpy(elements, attribute->bytes.data(), attribute->bytes.size());
+  return CUDNN_STATUS_SUCCESS;
+}
+
 cudnnStatus_t get_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                             cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count,
                             void* elements) {
@@ -362,6 +373,9 @@ cudnnStatus_t get_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAtt
       return get_number(kWorkspaceBytes, count, elements);
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
       return get_number(content.value<int64_t>(name, 0), count, elements);
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE:
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE:
+      return get_bytes(content.find(name), elements);
     default:
       break;
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace transformer_engine::testing {
 
@@ -14,6 +15,7 @@ struct CudnnCalls {
   int heuristics = 0;  // queries of configurations
   int plans = 0;       // plans finalized
   int executions = 0;
+  int64_t engine = 0;          // of the last plan; 0 is what the heuristics answer
   bool has_no_engine = false;  // set by a test: plans are refused
 };
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "numerics/half.h"
+#include "numerics/minifloat.h"
 #include "numerics/philox.h"
 
 namespace transformer_engine::testing {
@@ -26,6 +27,8 @@ int64_t bytes_of(cudnnDataType_t type) {
     case CUDNN_DATA_INT64:
       return 8;
     case CUDNN_DATA_BOOLEAN:
+    case CUDNN_DATA_FP8_E4M3:
+    case CUDNN_DATA_FP8_E5M2:
       return 1;
     default:
       return 4;
@@ -38,6 +41,10 @@ double load(const void* data, cudnnDataType_t type, int64_t i) {
       return numerics::float_from_fp16(static_cast<const uint16_t*>(data)[i]);
     case CUDNN_DATA_BFLOAT16:
       return numerics::float_from_bf16(static_cast<const uint16_t*>(data)[i]);
+    case CUDNN_DATA_FP8_E4M3:
+      return numerics::decode<numerics::E4M3>(static_cast<const uint8_t*>(data)[i]);
+    case CUDNN_DATA_FP8_E5M2:
+      return numerics::decode<numerics::E5M2>(static_cast<const uint8_t*>(data)[i]);
     case CUDNN_DATA_INT32:
       return static_cast<const int32_t*>(data)[i];
     case CUDNN_DATA_INT64:
@@ -55,9 +62,19 @@ void store(void* data, cudnnDataType_t type, int64_t i, double value) {
     case CUDNN_DATA_BFLOAT16:
       static_cast<uint16_t*>(data)[i] = numerics::bf16_from_float(static_cast<float>(value));
       break;
+    case CUDNN_DATA_FP8_E4M3:
+      static_cast<uint8_t*>(data)[i] = numerics::encode<numerics::E4M3>(static_cast<float>(value));
+      break;
+    case CUDNN_DATA_FP8_E5M2:
+      static_cast<uint8_t*>(data)[i] = numerics::encode<numerics::E5M2>(static_cast<float>(value));
+      break;
     default:
       static_cast<float*>(data)[i] = static_cast<float>(value);
   }
+}
+
+bool is_fp8(cudnnDataType_t type) {
+  return type == CUDNN_DATA_FP8_E4M3 || type == CUDNN_DATA_FP8_E5M2;
 }
 
 // ---- values
@@ -247,11 +264,34 @@ class Run {
         break;
     }
     const GraphTensor& output = *operation.output;
+    if (is_fp8(output.type)) {
+      round(result, output.type);
+    }
     // A tensor between two operations may lie in the workspace: nobody sees it.
     if (!output.is_virtual && consumed_.count(output.id) == 0) {
+      if (operation.kind == GraphOperationKind::kReduction &&
+          operation.mode == CUDNN_REDUCE_TENSOR_AMAX) {
+        include_memory(output, result);
+      }
       write(output, result, is_written);
     }
     values_.insert_or_assign(output.id, std::move(result));
+  }
+
+  // A kernel may take the largest of what it finds and what memory holds.
+  void include_memory(const GraphTensor& tensor, Value& value) const {
+    const Value old = read(tensor);
+    for (size_t i = 0; i < value.data.size(); ++i) {
+      value.data[i] = std::fmax(value.data[i], old.data[i]);
+    }
+  }
+
+  static void round(Value& value, cudnnDataType_t type) {
+    for (double& element : value.data) {
+      uint8_t code = 0;
+      store(&code, type, 0, element);
+      element = load(&code, type, 0);
+    }
   }
 
   void write(const GraphTensor& tensor, const Value& value, const std::vector<bool>& is_written) {
@@ -314,15 +354,17 @@ class Run {
   void reduce(const GraphOperation& operation, Value& result) const {
     const Value x = read(*operation.inputs[0]);
     const bool is_sum = operation.mode == CUDNN_REDUCE_TENSOR_ADD;
+    const bool is_magnitude = operation.mode == CUDNN_REDUCE_TENSOR_AMAX;
     std::fill(result.data.begin(), result.data.end(),
-              is_sum ? 0.0 : -std::numeric_limits<double>::infinity());
+              is_sum || is_magnitude ? 0.0 : -std::numeric_limits<double>::infinity());
     for_each(x.dims, [&](const Index4& i) {
       Index4 to{};
       for (size_t axis = 0; axis < 4; ++axis) {
         to[axis] = i[axis] / (x.dims[axis] / result.dims[axis]);
       }
       double& sum = result.at(to);
-      sum = is_sum ? sum + x.at(i) : std::fmax(sum, x.at(i));
+      const double term = is_magnitude ? std::abs(x.at(i)) : x.at(i);
+      sum = is_sum ? sum + term : std::fmax(sum, term);
     });
   }
 
@@ -384,8 +426,9 @@ const char* refusal_of_matmul(const GraphOperation& operation) {
 }
 
 const char* refusal_of_reduction(const GraphOperation& operation) {
-  if (operation.mode != CUDNN_REDUCE_TENSOR_ADD && operation.mode != CUDNN_REDUCE_TENSOR_MAX) {
-    return "a reduction other than ADD and MAX";
+  if (operation.mode != CUDNN_REDUCE_TENSOR_ADD && operation.mode != CUDNN_REDUCE_TENSOR_MAX &&
+      operation.mode != CUDNN_REDUCE_TENSOR_AMAX) {
+    return "a reduction other than ADD, MAX and AMAX";
   }
   for (size_t axis = 0; axis < 4; ++axis) {
     if (operation.inputs[0]->dims[axis] % operation.output->dims[axis] != 0) {
@@ -408,9 +451,9 @@ const char* refusal_of_pointwise(const GraphOperation& operation) {
   return nullptr;
 }
 
-// Of 16-bit tensors in memory.
+// Of tensors in memory of 16 bits and of 8.
 const char* refusal_of_tensor(const GraphTensor& tensor) {
-  if (tensor.is_virtual || tensor.is_by_value || bytes_of(tensor.type) != 2) {
+  if (tensor.is_virtual || tensor.is_by_value || bytes_of(tensor.type) > 2) {
     return nullptr;
   }
   int units = 0;

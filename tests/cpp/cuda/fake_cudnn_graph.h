@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the stand-in for cuDNN knows of a graph, and how it runs it: each operation by itself, in
-// FP64, rounded only where a result is stored. What a kernel may leave undefined is NaN: scores and
-// gradients outside the lengths that a matrix product is given, and rows of a ragged tensor beyond
-// its extent, which are neither read nor written.
+// FP64, rounded only where a result is stored, and to FP8 (of FP32, saturating) where a result has
+// such a type, stored or not. What a kernel may leave undefined is NaN: scores and gradients
+// outside the lengths that a matrix product is given, and rows of a ragged tensor beyond its
+// extent, which are neither read nor written. The largest magnitude is that of what is defined, 0
+// of nothing.
 #pragma once
 
 #include <cudnn.h>

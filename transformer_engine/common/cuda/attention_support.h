@@ -15,6 +15,12 @@ const char* fused_attention_refusal(const AttentionProblem& problem, const Conte
 const char* fused_attention_backward_refusal(const AttentionBackwardArgs& args,
                                              const Context& context);
 
+// Likewise those of FP8.
+const char* fused_attention_fp8_refusal(const AttentionProblem& problem,
+                                        const AttentionFp8Types& types, const Context& context);
+const char* fused_attention_fp8_backward_refusal(const AttentionFp8BackwardArgs& args,
+                                                 const Context& context);
+
 // Adds whether there is a cuDNN, for transformer_engine.report().
 void append_attention_status(std::vector<BackendStatus>& statuses);
 

@@ -22,7 +22,16 @@ using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
 fe::DataType_t type_of(DType dtype) {
-  return dtype == DType::kFloat16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
+  switch (dtype) {
+    case DType::kFloat8E4M3:
+      return fe::DataType_t::FP8_E4M3;
+    case DType::kFloat8E5M2:
+      return fe::DataType_t::FP8_E5M2;
+    case DType::kFloat16:
+      return fe::DataType_t::HALF;
+    default:
+      return fe::DataType_t::BFLOAT16;
+  }
 }
 int64_t identifier_of(Role role) { return static_cast<int64_t>(role) + 1; }
 Role starts_role(int index) { return static_cast<Role>(static_cast<int>(Role::kStarts) + index); }
@@ -102,12 +111,32 @@ class Plan : public AttentionPlan {
   fe::graph::Graph graph_;
 };
 
+// Of what types the tensors of heads are.
+struct HeadsTypes {
+  DType inputs, o, grad_o, grads;
+
+  DType of(Role role) const {
+    switch (role) {
+      case Role::kO:
+        return o;
+      case Role::kGradO:
+        return grad_o;
+      case Role::kGradQ:
+      case Role::kGradK:
+      case Role::kGradV:
+        return grads;
+      default:
+        return inputs;
+    }
+  }
+};
+
 // The tensors of one graph.
 class Builder {
  public:
-  Builder(fe::graph::Graph& graph, const AttentionProblem& problem, const PlanOptions& options,
-          StartsTable starts)
-      : graph_(graph), problem_(problem), options_(options), starts_(starts) {
+  Builder(fe::graph::Graph& graph, const AttentionProblem& problem, const HeadsTypes& types,
+          const PlanOptions& options, StartsTable starts)
+      : graph_(graph), problem_(problem), types_(types), options_(options), starts_(starts) {
     graph.set_io_data_type(type_of(problem.dtype))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT)
@@ -132,7 +161,7 @@ class Builder {
     const int64_t batch_stride =
         problem_.is_packed ? tokens * view.token_stride : view.batch_stride;
     target.set_uid(identifier_of(role))
-        .set_data_type(type_of(problem_.dtype))
+        .set_data_type(type_of(types_.of(role)))
         .set_dim({problem_.batch, has_groups ? problem_.groups : problem_.heads, tokens, size})
         .set_stride({batch_stride, view.head_stride, view.token_stride, 1});
     set_starts(target, is_query, view.token_stride);
@@ -186,15 +215,35 @@ class Builder {
                              .set_stride({1, 1, 1, 1}));
   }
 
-  // What both operations share.
+  // An FP32 number in device memory, at any multiple of its size.
+  Tensor number(Role role) {
+    Tensor_attributes attributes;
+    describe_number(attributes, role);
+    return graph_.tensor(attributes);
+  }
+  void output_number(const Tensor& tensor, Role role) {
+    tensor->set_output(true);
+    describe_number(*tensor, role);
+  }
+  // The scale of a result or the like, which tensors of 16 bits do not have.
+  Tensor number_if(bool has_scale, Role role) {
+    return has_scale ? number(role) : graph_.tensor(1.0F);
+  }
+
+  // What all operations share.
   template <typename Attributes>
-  void set_common(Attributes& attributes, const AttentionInputs& inputs) {
+  void set_lengths(Attributes& attributes) {
     attributes.set_attn_scale(problem_.scale);
     if (options_.has_lengths) {
       attributes.set_padding_mask(true)
           .set_seq_len_q(vector(Role::kLengthsQ, problem_.batch, fe::DataType_t::INT32))
           .set_seq_len_kv(vector(Role::kLengthsKV, problem_.batch, fe::DataType_t::INT32));
     }
+  }
+  // What operations have but the backward of FP8.
+  template <typename Attributes>
+  void set_common(Attributes& attributes, const AttentionInputs& inputs) {
+    set_lengths(attributes);
     if (problem_.left >= 0 || problem_.right >= 0) {
       const bool is_bottom_right =
           problem_.is_bottom_right &&
@@ -221,6 +270,14 @@ class Builder {
 
  private:
   template <typename Target>
+  static void describe_number(Target& target, Role role) {
+    target.set_uid(identifier_of(role))
+        .set_data_type(fe::DataType_t::FLOAT)
+        .set_dim({1, 1, 1, 1})
+        .set_stride({1, 1, 1, 1})
+        .set_alignment(sizeof(float));
+  }
+  template <typename Target>
   void set_starts(Target& target, bool is_query, int64_t token_stride) {
     const int index = starts_.find(is_query, token_stride);
     if (index >= 0) {
@@ -230,6 +287,7 @@ class Builder {
 
   fe::graph::Graph& graph_;
   const AttentionProblem& problem_;
+  HeadsTypes types_;
   const PlanOptions& options_;
   StartsTable starts_;
   std::array<Tensor, kMostStarts> starts_tensors_;
@@ -278,18 +336,82 @@ void add_backward(Builder& builder, const AttentionBackwardArgs& args, const Pla
   builder.output(grad_v, Role::kGradV, args.grad_v, problem.size_v);
 }
 
+void add_forward(Builder& builder, const AttentionFp8ForwardArgs& args) {
+  const AttentionProblem& problem = args.problem;
+  auto attributes = fe::graph::SDPA_fp8_attributes()
+                        .set_name("attention_fp8")
+                        .set_implementation(fe::AttentionImplementation_t::COMPOSITE)
+                        .set_generate_stats(problem.has_statistics);
+  builder.set_common(attributes, args.inputs);
+  const auto [o, statistics, amax_s, amax_o] = builder.graph().sdpa_fp8(
+      builder.input("q", Role::kQ, args.inputs.q, problem.size_qk),
+      builder.input("k", Role::kK, args.inputs.k, problem.size_qk),
+      builder.input("v", Role::kV, args.inputs.v, problem.size_v), builder.number(Role::kDescaleQ),
+      builder.number(Role::kDescaleK), builder.number(Role::kDescaleV),
+      builder.number(Role::kDescaleS), builder.number(Role::kScaleS),
+      builder.number_if(is_fp8(args.types.o), Role::kScaleO), attributes);
+  builder.output(o, Role::kO, args.o, problem.size_v);
+  builder.output_number(amax_s, Role::kAmaxS);
+  builder.output_number(amax_o, Role::kAmaxO);
+  if (problem.has_statistics) {
+    statistics->set_output(true);
+    builder.describe_statistics(*statistics);
+  }
+}
+
+void add_backward(Builder& builder, const AttentionFp8BackwardArgs& args) {
+  const AttentionProblem& problem = args.problem;
+  auto attributes = fe::graph::SDPA_fp8_backward_attributes()
+                        .set_name("attention_fp8_backward")
+                        .set_deterministic_algorithm(problem.is_deterministic)
+                        .set_causal_mask(problem.right >= 0);
+  builder.set_lengths(attributes);
+  const bool has_scales = is_fp8(args.types.grads);
+  const auto [grad_q, grad_k, grad_v, amax_q, amax_k, amax_v, amax_dp] =
+      builder.graph().sdpa_fp8_backward(
+          builder.input("q", Role::kQ, args.inputs.q, problem.size_qk),
+          builder.input("k", Role::kK, args.inputs.k, problem.size_qk),
+          builder.input("v", Role::kV, args.inputs.v, problem.size_v),
+          builder.input("o", Role::kO, args.o, problem.size_v),
+          builder.input("grad_o", Role::kGradO, args.grad_o, problem.size_v), builder.statistics(),
+          builder.number(Role::kDescaleQ), builder.number(Role::kDescaleK),
+          builder.number(Role::kDescaleV),
+          builder.number_if(is_fp8(args.types.saved_o), Role::kDescaleO),
+          builder.number(Role::kDescaleGradO), builder.number(Role::kDescaleS),
+          builder.number(Role::kDescaleDP), builder.number(Role::kScaleS),
+          builder.number_if(has_scales, Role::kScaleGradQ),
+          builder.number_if(has_scales, Role::kScaleGradK),
+          builder.number_if(has_scales, Role::kScaleGradV), builder.number(Role::kScaleDP),
+          attributes);
+  builder.output(grad_q, Role::kGradQ, args.grad_q, problem.size_qk);
+  builder.output(grad_k, Role::kGradK, args.grad_k, problem.size_qk);
+  builder.output(grad_v, Role::kGradV, args.grad_v, problem.size_v);
+  builder.output_number(amax_q, Role::kAmaxGradQ);
+  builder.output_number(amax_k, Role::kAmaxGradK);
+  builder.output_number(amax_v, Role::kAmaxGradV);
+  builder.output_number(amax_dp, Role::kAmaxDP);
+}
+
+HeadsTypes same_types(const AttentionProblem& problem) {
+  return {problem.dtype, problem.dtype, problem.dtype, problem.dtype};
+}
+HeadsTypes types_of(const AttentionProblem& problem, const AttentionFp8Types& types, DType o) {
+  return {.inputs = problem.dtype, .o = o, .grad_o = types.grad_o, .grads = types.grads};
+}
+
 int current_device() {
   int device = 0;
   cudaGetDevice(&device);
   return device;
 }
 
-template <typename Args, typename Add>
-PlanOrReason make(const Args& args, const PlanOptions& options, const Add& add) {
+template <typename Add>
+PlanOrReason make(const AttentionProblem& problem, const HeadsTypes& types,
+                  const StartsTable& starts, const PlanOptions& options, const Add& add) {
   PlanOrReason result;
   try {
     auto plan = std::make_unique<Plan>(current_device());
-    Builder builder(plan->graph(), args.problem, options, StartsTable(args));
+    Builder builder(plan->graph(), problem, types, options, starts);
     add(builder);
     result.reason = plan->build();
     if (result.reason.empty()) {
@@ -347,10 +469,20 @@ int StartsTable::find(bool is_query, int64_t token_stride) const {
 }
 
 PlanOrReason make_plan(const AttentionForwardArgs& args, const PlanOptions& options) {
-  return make(args, options, [&](Builder& builder) { add_forward(builder, args); });
+  return make(args.problem, same_types(args.problem), StartsTable(args), options,
+              [&](Builder& builder) { add_forward(builder, args); });
 }
 PlanOrReason make_plan(const AttentionBackwardArgs& args, const PlanOptions& options) {
-  return make(args, options, [&](Builder& builder) { add_backward(builder, args, options); });
+  return make(args.problem, same_types(args.problem), StartsTable(args), options,
+              [&](Builder& builder) { add_backward(builder, args, options); });
+}
+PlanOrReason make_plan(const AttentionFp8ForwardArgs& args, const PlanOptions& options) {
+  return make(args.problem, types_of(args.problem, args.types, args.types.o), StartsTable(),
+              options, [&](Builder& builder) { add_forward(builder, args); });
+}
+PlanOrReason make_plan(const AttentionFp8BackwardArgs& args, const PlanOptions& options) {
+  return make(args.problem, types_of(args.problem, args.types, args.types.saved_o), StartsTable(),
+              options, [&](Builder& builder) { add_backward(builder, args); });
 }
 
 }  // namespace transformer_engine::cuda

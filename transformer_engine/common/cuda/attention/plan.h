@@ -29,6 +29,26 @@ enum class Role {
   kOffset,
   kLengthsQ,
   kLengthsKV,
+  // FP8: FP32 numbers
+  kDescaleQ,
+  kDescaleK,
+  kDescaleV,
+  kDescaleO,
+  kDescaleGradO,
+  kDescaleS,
+  kDescaleDP,
+  kScaleS,
+  kScaleO,
+  kScaleDP,
+  kScaleGradQ,
+  kScaleGradK,
+  kScaleGradV,
+  kAmaxS,
+  kAmaxO,
+  kAmaxGradQ,
+  kAmaxGradK,
+  kAmaxGradV,
+  kAmaxDP,
   kStarts,  // and those after it: one per StartsOf
 };
 // Packed sequences: where they begin in a tensor, in elements.
@@ -54,6 +74,7 @@ struct PlanOptions {
 // The distinct starts of a packed problem, and which of them a tensor has.
 class StartsTable {
  public:
+  StartsTable() = default;  // of a problem that is not packed
   explicit StartsTable(const AttentionForwardArgs& args);
   explicit StartsTable(const AttentionBackwardArgs& args);
   int count() const { return count_; }
@@ -82,5 +103,7 @@ struct PlanOrReason {
 // For the current device.
 PlanOrReason make_plan(const AttentionForwardArgs& args, const PlanOptions& options);
 PlanOrReason make_plan(const AttentionBackwardArgs& args, const PlanOptions& options);
+PlanOrReason make_plan(const AttentionFp8ForwardArgs& args, const PlanOptions& options);
+PlanOrReason make_plan(const AttentionFp8BackwardArgs& args, const PlanOptions& options);
 
 }  // namespace transformer_engine::cuda

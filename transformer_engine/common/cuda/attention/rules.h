@@ -18,6 +18,9 @@ struct CudnnPlatform {
 
 // Null, or a sentence that is valid until the thread's next call.
 const char* reason_against(const AttentionProblem& problem, const CudnnPlatform& platform);
+// Of FP8 attention; with has_statistics, of its backward, too.
+const char* reason_against_fp8(const AttentionProblem& problem, const AttentionFp8Types& types,
+                               const CudnnPlatform& platform);
 
 // Plans made so far by this thread: for tests of the cache.
 size_t attention_plans_built();

@@ -99,4 +99,77 @@ const char* attention_refusal(const AttentionProblem& problem, const Context& co
 // there yet may be null. For a forward, so that it does not begin what its backward cannot end.
 const char* attention_backward_refusal(const AttentionBackwardArgs& args, const Context& context);
 
+// ---- FP8
+//
+// The same by products of FP8 codes, with one scale per tensor. Of a tensor x, x8 are the codes and
+// d_x = 1 / scale_x is what they are multiplied with. Forward, where P is of the type of Q:
+//   S = scale d_q d_k Q8 K8^T              on the pairs that are visible
+//   L = log-sum-exp of S                   the statistics, FP32
+//   P = e^(S - L)                          P8 = cast(P scale_s)
+//   O = d_s d_v P8 V8                      stored as cast(O scale_o), or as it is where O has 16
+//   bits
+// Backward, where dS is of the type of dO:
+//   delta_i = d_do d_o sum(dO8_i O8_i)     d_o = 1 where O has 16 bits
+//   dS = scale P (d_do d_v dO8 V8^T - delta)          dS8 = cast(dS scale_dp)
+//   dV = d_s d_do P8^T dO8      dQ = d_dp d_k dS8 K8      dK = d_dp d_q dS8^T Q8
+//                                          stored as cast(x scale_x), or as they are in 16 bits
+// with dK and dV summed over the heads of a group. `cast` rounds to the nearest, ties to even, and
+// saturates, as quantization does. Beside the results, the largest magnitudes of P, O, dQ, dK, dV
+// and dS as they are before a scale, over the tokens of the sequences; 0 where there are none.
+// Scales may lie at any multiple of 4 bytes; what 1 / scale is given is not checked.
+
+// kFloat8E4M3 or kFloat8E5M2; where it says so, kFloat16 and kBFloat16, too.
+struct AttentionFp8Types {
+  DType o = DType::kFloat8E4M3;        // of the forward's result, 16 bits included
+  DType saved_o = DType::kFloat8E4M3;  // of O as the backward gets it, 16 bits included
+  DType grad_o = DType::kFloat8E5M2;
+  DType grads = DType::kFloat8E5M2;  // of dQ, dK and dV, 16 bits included
+};
+
+struct AttentionFp8ForwardArgs {
+  AttentionProblem problem;  // dtype: of Q, K and V
+  AttentionFp8Types types;
+  AttentionInputs inputs;
+  HeadsView o;
+  float* statistics = nullptr;  // has_statistics: [batch, heads, queries]
+  // FP32 [1] on the device of the tensors, as all scales.
+  const float* descale_q = nullptr;
+  const float* descale_k = nullptr;
+  const float* descale_v = nullptr;
+  const float* scale_s = nullptr;
+  const float* descale_s = nullptr;
+  const float* scale_o = nullptr;  // null where O has 16 bits
+  float* amax = nullptr;           // FP32 [2]: of P, of O
+};
+void attention_fp8_forward(const AttentionFp8ForwardArgs& args, const Context& context);
+
+struct AttentionFp8BackwardArgs {
+  AttentionProblem problem;  // as given to the forward
+  AttentionFp8Types types;   // likewise
+  AttentionInputs inputs;    // likewise
+  HeadsView o, grad_o;
+  const float* statistics = nullptr;
+  HeadsView grad_q, grad_k, grad_v;
+  const float* descale_q = nullptr;
+  const float* descale_k = nullptr;
+  const float* descale_v = nullptr;
+  const float* descale_o = nullptr;  // null where O has 16 bits
+  const float* descale_grad_o = nullptr;
+  const float* scale_s = nullptr;
+  const float* descale_s = nullptr;
+  const float* scale_dp = nullptr;
+  const float* descale_dp = nullptr;
+  const float* scale_grad_q = nullptr;  // null where the gradients have 16 bits, as the next two
+  const float* scale_grad_k = nullptr;
+  const float* scale_grad_v = nullptr;
+  float* amax = nullptr;  // FP32 [4]: of dQ, dK, dV and dS
+};
+void attention_fp8_backward(const AttentionFp8BackwardArgs& args, const Context& context);
+
+// As attention_refusal() and attention_backward_refusal(). has_statistics: of the backward, too.
+const char* attention_fp8_refusal(const AttentionProblem& problem, const AttentionFp8Types& types,
+                                  const Context& context);
+const char* attention_fp8_backward_refusal(const AttentionFp8BackwardArgs& args,
+                                           const Context& context);
+
 }  // namespace transformer_engine
