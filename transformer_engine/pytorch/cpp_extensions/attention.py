@@ -2,6 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Native parts of attention."""
 
-from transformer_engine_torch import FusedAttention, attend, split_heads
+from transformer_engine_torch import Float8Attention, FusedAttention, attend, split_heads
 
-__all__ = ["FusedAttention", "attend", "split_heads"]
+__all__ = ["Float8Attention", "FusedAttention", "attend", "split_heads"]
