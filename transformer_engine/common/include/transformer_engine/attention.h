@@ -116,7 +116,7 @@ const char* attention_backward_refusal(const AttentionBackwardArgs& args, const 
 // with dK and dV summed over the heads of a group. `cast` rounds to the nearest, ties to even, and
 // saturates, as quantization does. Beside the results, the largest magnitudes of P, O, dQ, dK, dV
 // and dS as they are before a scale, over the tokens of the sequences; 0 where there are none.
-// Scales may lie at any multiple of 4 bytes; what 1 / scale is given is not checked.
+// Scales may lie at any multiple of 4 bytes; that d_x is 1 / scale_x is not checked.
 
 // kFloat8E4M3 or kFloat8E5M2; where it says so, kFloat16 and kBFloat16, too.
 struct AttentionFp8Types {
