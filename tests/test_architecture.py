@@ -12,6 +12,7 @@ Each rule is first shown to find what it forbids, in small trees that break it.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,18 @@ def test_python_imports_follow_the_architecture():
 
 def test_cpp_includes_follow_the_architecture():
     assert cpp_violations(ROOT) == []
+
+
+def test_one_file_knows_how_torch_counts_its_nodes():
+    """Releases of torch differ in it, and that of the tests shows only its own way."""
+    binding = ROOT / PACKAGE / "pytorch" / "csrc"
+    own_ways = re.compile(r"autograd/node\.h|make_intrusive<[\w:]*(Node|Error)>|deleteNode")
+    found = [
+        str(path.relative_to(binding))
+        for path in sorted(binding.rglob("*.*"))
+        if path.suffix in (".cpp", ".h") and own_ways.search(path.read_text())
+    ]
+    assert found == ["autograd_node.h"]
 
 
 def write_tree(root: Path, files: dict[str, str]) -> Path:

@@ -17,7 +17,7 @@
 #include <mutex>
 #include <string_view>
 
-#include "steps/node.h"
+#include "autograd_node.h"
 #include "views.h"
 
 namespace transformer_engine::pytorch {

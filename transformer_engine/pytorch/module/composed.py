@@ -79,10 +79,14 @@ def activation(name: str, x: Tensor, params: dict[str, float]) -> Tensor:
     return (gate * torch.sigmoid(params.get("alpha", 1.702) * gate) * factor).to(x.dtype)
 
 
+# Kinds of devices with torch.autocast; asked here, as torch 2.11 cannot trace the question.
+AUTOCAST_KINDS = tuple(kind for kind in ("cpu", "cuda") if torch.amp.is_autocast_available(kind))
+
+
 def amp_dtype(x: Tensor) -> torch.dtype | None:
     """What torch.autocast prescribes on the device of x, or None outside it."""
     kind = x.device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    if kind not in AUTOCAST_KINDS or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
 

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "autograd_node.h"
 #include "operand.h"
 #include "steps/module_step.h"
-#include "steps/node.h"
 #include "steps/node_support.h"
 #include "steps/read_operand.h"
 #include "steps/saved_operand.h"

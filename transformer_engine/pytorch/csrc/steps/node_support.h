@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "autograd_node.h"
 #include "quantizer.h"
-#include "steps/node.h"
 #include "steps/python_call.h"
 
 namespace transformer_engine::pytorch {

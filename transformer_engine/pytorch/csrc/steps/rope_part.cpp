@@ -9,8 +9,8 @@
 #include <transformer_engine/rope.h>
 
 #include "allocate.h"
+#include "autograd_node.h"
 #include "steps/linear_part.h"
-#include "steps/node.h"
 #include "steps/node_support.h"
 #include "steps/saved_operand.h"
 #include "views.h"

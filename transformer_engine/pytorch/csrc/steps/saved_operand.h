@@ -5,8 +5,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include "autograd_node.h"
 #include "operand.h"
-#include "steps/node.h"
 
 namespace transformer_engine::pytorch {
 
