@@ -36,6 +36,7 @@ from helpers.ranks import ranks
 from transformer_engine.common.recipe import (
     DelayedScaling,
     Float8CurrentScaling,
+    MXFP8BlockScaling,
     Recipe,
 )
 from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
@@ -945,9 +946,9 @@ refuses(
     "symmetric-all-reduce", lambda: symmetric_all_reduce(torch.ones(2), all_reduce_type="two_shot")
 )
 refuses(
-    "fp8-attention",
-    lambda: run(lambda x: attention()(x, x, x), Float8CurrentScaling(fp8_dpa=True), qkv()),
-    lambda: run(lambda x: attention()(x, x, x), DelayedScaling(fp8_mha=True), qkv()),
+    "mxfp8-attention",
+    lambda: run(lambda x: attention()(x, x, x), MXFP8BlockScaling(fp8_dpa=True), qkv()),
+    lambda: run(lambda x: attention()(x, x, x), MXFP8BlockScaling(fp8_mha=True), qkv()),
 )
 
 

@@ -128,6 +128,67 @@ VARIABLES = (
         _SWITCH,
     ),
     Variable(
+        "NVTE_DPA_FP8_RECIPE",
+        "",
+        "the recipe of FP8 attention, whatever the region's is; F16: none; empty: the region's "
+        "(read, as all of NVTE_DPA_*, when an attention module is made)",
+        CALL,
+        ("", "F16", "DelayedScaling", "Float8CurrentScaling", "MXFP8BlockScaling"),
+    ),
+    Variable(
+        "NVTE_DPA_FP8_RECIPE_DPA",
+        "0",
+        "1 with NVTE_DPA_FP8_RECIPE: FP8 attention also where the recipe has fp8_dpa=False",
+        CALL,
+        _SWITCH,
+    ),
+    Variable(
+        "NVTE_DPA_FP8_RECIPE_MHA",
+        "0",
+        "takes the place of the recipe's fp8_mha where NVTE_DPA_FP8_RECIPE is set",
+        CALL,
+        _SWITCH,
+    ),
+    Variable(
+        "NVTE_DPA_FP8_FORMAT",
+        "HYBRID",
+        "format of FP8 attention by NVTE_DPA_FP8_RECIPE under NVFP4; other recipes have their own",
+        CALL,
+        ("HYBRID", "E4M3"),
+    ),
+    Variable(
+        "NVTE_DPA_FP8DS_AMAX_ALGO",
+        "most_recent",
+        "how delayed scales that the recipe says nothing of, as current scaling's of the "
+        "probabilities, take an amax from the history",
+        CALL,
+        ("most_recent", "max"),
+    ),
+    Variable("NVTE_DPA_FP8DS_AMAX_HISTLEN", "1", "length of that history, at least 1", CALL),
+    Variable(
+        "NVTE_DPA_FP8DS_REDUCE_AMAX",
+        "1",
+        "take these amaxes over the ranks of the amax reduction group",
+        CALL,
+        _SWITCH,
+    ),
+    Variable(
+        "NVTE_DPA_FP8CS_O_in_F16",
+        "1",
+        "the backward of FP8 attention under current scaling reads the output as it was before "
+        "quantization",
+        CALL,
+        _SWITCH,
+    ),
+    Variable(
+        "NVTE_FP8_DPA_BWD",
+        "1",
+        "0: the backward of FP8 attention is that of the original inputs in high precision (read "
+        "when an attention module is made)",
+        CALL,
+        _SWITCH,
+    ),
+    Variable(
         "NVTE_MASKED_SOFTMAX_FUSION",
         "1",
         "FusedScaleMaskSoftmax in one native pass (read when the module is made)",

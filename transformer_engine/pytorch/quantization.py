@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from transformer_engine.common.recipe import (
-    CustomRecipe,
     DelayedScaling,
     Float8CurrentScaling,
     Format,
@@ -238,8 +237,6 @@ tex.set_region_functions(
     world_size=get_distributed_world_size,
     world=torch.distributed.distributed_c10d._world,
     recipe_type=Recipe,
-    delayed_type=DelayedScaling,
-    custom_type=CustomRecipe,
 )
 
 

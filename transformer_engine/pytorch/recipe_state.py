@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from transformer_engine.common.environment import read_text
 from transformer_engine.common.recipe import DelayedScaling, Format, Recipe
 
 from .constants import DType
@@ -22,6 +23,7 @@ from .tensor import (
     Float8BlockQuantizer,
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
+    IdentityQuantizer,
     MXFP8Quantizer,
     NVFP4Quantizer,
     Quantizer,
@@ -52,6 +54,10 @@ class QuantizerRole:
     module_type: str = ""
     tensor_type: str = ""
     name: str = ""
+
+
+# Of a slot that its module does not use: a custom recipe is not asked for its quantizer.
+UNUSED_SLOT = QuantizerRole(tensor_type="unused")
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,11 @@ def _fast_accumulation(recipe: Recipe) -> tuple[bool, ...]:
         return (True, False, False)
     products = (getattr(recipe, name, None) for name in _PRODUCTS)
     return tuple(rule is not None and not rule.use_split_accumulator for rule in products)
+
+
+def _may_have_fp8_attention(recipe: Any) -> bool:
+    """Whether the recipe, or the environment for all recipes, may want attention in FP8."""
+    return bool(recipe.fp8_dpa or recipe.fp8_mha or read_text("NVTE_DPA_FP8_RECIPE"))
 
 
 _native_recipes: dict[tuple[type, str, tuple[Any, ...]], Any] = {}
@@ -142,6 +153,8 @@ def _make_native_recipe(recipe: Recipe) -> Any:
             name=repr(recipe),
             backward_override=override,
             fast_accumulation=_fast_accumulation(recipe),
+            is_custom=recipe.custom(),
+            has_fp8_attention=_may_have_fp8_attention(recipe),
         )
     has_callable = recipe.scaling_factor_compute_algo is not None or callable(
         recipe.amax_compute_algo
@@ -155,6 +168,7 @@ def _make_native_recipe(recipe: Recipe) -> Any:
         has_python_update=has_callable,
         python_recipe=copy.copy(recipe),  # which the user may change later
         fast_accumulation=_fast_accumulation(recipe),
+        has_fp8_attention=_may_have_fp8_attention(recipe),
     )
 
 
@@ -440,6 +454,8 @@ class CustomRecipeState(RecipeState):
 
     def _ask_factory(self, slot: int) -> Any:
         role = None if self.roles is None else self.roles[slot]
+        if role == UNUSED_SLOT:
+            return IdentityQuantizer()
         made = self.recipe.qfactory(role)  # type: ignore[attr-defined]
         if made is None:
             raise ValueError(

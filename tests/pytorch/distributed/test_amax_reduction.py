@@ -16,7 +16,7 @@ from helpers.delayed_scaling import DelayedScalingModel
 from helpers.generators import random_tensor
 from helpers.ranks import ranks
 from helpers.tolerances import assert_identical
-from transformer_engine.common.recipe import CustomRecipe, DelayedScaling
+from transformer_engine.common.recipe import CustomRecipe, DelayedScaling, Float8CurrentScaling
 from transformer_engine.pytorch.quantization import DelayedScalingRequest
 
 WIDTH, LENGTH, ROWS = 16, 4, 8
@@ -318,6 +318,30 @@ def test_only_the_group_given_is_reduced_over():
     found = ranks(4).run(reduce_within_halves)
     for rank, scales in enumerate(found):
         assert scales == [448 / (2, 8)[rank // 2]] * 2 + [448 / 2**rank] * 2
+
+
+def scales_of_attention(rank):
+    """The delayed scales after a step in which rank r saw sequences of r + 1 tokens."""
+    found = []
+    for recipe in (DelayedScaling(fp8_dpa=True), Float8CurrentScaling(fp8_dpa=True)):
+        module = te.DotProductAttention(1, WIDTH, attn_mask_type="no_mask", name="attention")
+        x = torch.full((rank + 1, 1, 1, WIDTH), 2.0**rank, requires_grad=True)
+        with te.autocast(recipe=recipe):
+            out = module(x, x, x)
+        # Of equal keys each has the probability 1 / (rank + 1): the largest is rank 0's, 1.
+        out.backward(torch.arange(1.0, out.numel() + 1).view_as(out) * 4.0**rank)
+        states = (module.fp8_meta[key].delayed for key in KEYS)
+        found.append([state.scale.tolist() for state in states])
+    return found
+
+
+def test_attention_under_both_recipes_reduces_its_delayed_slots():
+    first, second = ranks(2).run(scales_of_attention)
+    assert first == second
+    (delayed_forward, delayed_backward), (current_forward, _) = first
+    assert delayed_forward[2] == 448 / 2 and delayed_forward[8] == 448  # QKV, S
+    assert delayed_backward[3] == torch.tensor(57344.0).div(4.0 * 2 * WIDTH).item()  # dO
+    assert current_forward[8] == 448 and current_forward[2] == 1
 
 
 def run_custom_without_delayed(rank):

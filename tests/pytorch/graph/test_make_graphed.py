@@ -14,7 +14,7 @@ from torch import Tensor
 import transformer_engine.pytorch as te
 from helpers.graph_device import GraphsOnCpu
 from helpers.recipes import RECIPES, STATEFUL
-from transformer_engine.common.recipe import DelayedScaling
+from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
 from transformer_engine.pytorch.graph import (
     graph_pool_handle,
     is_graph_capturing,
@@ -112,6 +112,27 @@ def test_training_is_that_of_the_eager_module(kind, recipe):
         update(module)
         update(eager)
     assert device.log == [0, 1] * 3
+
+
+@pytest.mark.parametrize(
+    "recipe", [DelayedScaling(amax_history_len=4, fp8_mha=True), Float8CurrentScaling(fp8_mha=True)]
+)
+def test_fp8_attention_is_captured_like_the_rest(recipe):
+    eager = KINDS["TransformerLayer"]()
+    module = copy.deepcopy(eager)
+    graphed(module, (make_input(),), enabled=True, recipe=recipe, num_warmup_iters=2)
+    for seed in range(3):
+        ours = make_input()
+        theirs = ours.detach().clone().requires_grad_()
+        assert torch.equal(
+            train_step(module, ours, recipe, seed), train_step(eager, theirs, recipe, seed)
+        )
+        assert torch.equal(ours.grad, theirs.grad)
+        assert_same_modules(module, eager)
+        update(module)
+        update(eager)
+    attention = module.self_attention.core_attention.get_fp8_meta_tensors()
+    assert all((scale != 1).any() for scale, _ in attention.values())
 
 
 @pytest.mark.parametrize("recipe", STATEFUL)

@@ -24,6 +24,7 @@ from ..arguments import (
 )
 from ..constants import AttnTypes
 from ..cpp_extensions.attention import split_heads
+from ..cpp_extensions.state import is_in_backward, is_region_quantizing, may_run_fp8_attention
 from ..module.base import resolve_device
 from ..module.fast_call import FastCallModule
 from ..module.layernorm import LayerNorm
@@ -33,7 +34,9 @@ from ..module.rmsnorm import RMSNorm
 from ..module.sharding import init_by_rank
 from ..ops.basic.l2normalization import L2Normalization
 from ..quantization import FP8GlobalStateManager
+from ..tensor import Float8Tensor
 from .dot_product_attention.dot_product_attention import DotProductAttention
+from .fp8.boundary import Boundary, decode, mark_query
 from .masks import check_window, normalize_mask_type, resolve_mask_rule
 from .problem import QKV_FORMATS
 from .rope import apply_rotary_pos_emb
@@ -335,6 +338,7 @@ class MultiheadAttention(FastCallModule):
         is_shared = set_parallel_mode and self.tp_size > 1
         self._make_qk_norms(qk_norm_eps, device, is_shared=is_shared)
         self._accepted_calls: set[Any] = set()
+        self._kept_fp8 = False
         self.core_attention = DotProductAttention(
             num_attention_heads,
             head_size,
@@ -518,8 +522,16 @@ class MultiheadAttention(FastCallModule):
             )
             if call is not None and not is_traced:
                 remember(self._accepted_calls, call)
+        keeps_fp8 = (
+            not is_traced and (may_run_fp8_attention() or self._kept_fp8) and self._keeps_fp8()
+        )
         if self.attention_type == "self":
-            query, key, value, norm_out = self._project_self(hidden_states, is_first_microbatch)
+            # Rotations and norms compute: they and what follows them get values of the layer's
+            # dtype.
+            has_fp8_inputs = keeps_fp8 and rotary_pos_emb is None and self.qk_norm_type is None
+            query, key, value, norm_out = self._project_self(
+                hidden_states, is_first_microbatch, has_fp8_inputs
+            )
         else:
             query, key, value, norm_out = self._project_cross(
                 hidden_states, encoder_output, is_first_microbatch
@@ -565,8 +577,13 @@ class MultiheadAttention(FastCallModule):
         if fast_zero_fill is not True or pad_between_seqs is not None:
             options["fast_zero_fill"] = fast_zero_fill
             options["pad_between_seqs"] = pad_between_seqs
+        if keeps_fp8:
+            options["fp8_output"] = True
         context = children["core_attention"](query, key, value, attention_mask, **options)
-        projected = children["proj"](context, is_first_microbatch)
+        if keeps_fp8:
+            projected = children["proj"](context, is_first_microbatch, fp8_grad=True)
+        else:
+            projected = children["proj"](context, is_first_microbatch)
         if not (self.return_bias or self.return_layernorm_output):
             return projected
         outputs = tuple(projected) if self.return_bias else (projected,)
@@ -622,19 +639,39 @@ class MultiheadAttention(FastCallModule):
             for piece, part in zip(split, parts, strict=True)
         )
 
+    def _keeps_fp8(self) -> bool:
+        """Whether query, key, value and output pass between the modules in FP8 (``fp8_mha``).
+
+        Recomputation may run outside the region: there it is as in the latest forward.
+        """
+        if is_in_backward() and not is_region_quantizing():
+            return self._kept_fp8
+        settings = self.core_attention._float8
+        self._kept_fp8 = may_run_fp8_attention() and settings.wants_fp8_boundaries(
+            FP8GlobalStateManager.get_fp8_recipe()
+        )
+        return self._kept_fp8
+
     def _project_self(
-        self, hidden_states: Tensor, is_first_microbatch: bool | None
+        self, hidden_states: Tensor, is_first_microbatch: bool | None, has_fp8_output: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         norm_out = None
         children: dict[str, Any] = self._modules
-        if self.input_layernorm:
-            mixed = children["layernorm_qkv"](hidden_states, is_first_microbatch)
-            if self.return_layernorm_output:
-                mixed, norm_out = mixed
+        project = children["layernorm_qkv" if self.input_layernorm else "qkv"]
+        if has_fp8_output:
+            mixed = project(hidden_states, is_first_microbatch, fp8_output=True)
         else:
-            mixed = children["qkv"](hidden_states, is_first_microbatch)
+            mixed = project(hidden_states, is_first_microbatch)
+        if self.return_layernorm_output:
+            mixed, norm_out = mixed
+        boundary = None
+        if has_fp8_output and isinstance(mixed, Float8Tensor):
+            boundary = Boundary()
+            mixed = decode(mixed, boundary)
         repeat = self.num_attention_heads // self.num_gqa_groups
         query, key, value = self._heads(mixed, (repeat, 1, 1))
+        if boundary is not None:
+            mark_query(query, boundary)
         return query, key, value, norm_out
 
     def _project_cross(

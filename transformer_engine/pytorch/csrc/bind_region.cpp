@@ -35,8 +35,6 @@ struct Functions {
   PyObject* world_size = nullptr;       // (group) -> int
   PyObject* world = nullptr;            // torch's object that holds the default process group
   PyTypeObject* recipe_type = nullptr;
-  PyTypeObject* delayed_type = nullptr;
-  PyTypeObject* custom_type = nullptr;
 };
 Functions functions;
 
@@ -133,11 +131,12 @@ bool may_have_process_groups() {
   return find_attribute(functions.world, default_group) != Py_None;
 }
 
-// Whether modules may have delayed scaling that is reduced. A custom recipe's slots say so each.
-bool wants_reduction(PyObject* recipe) {
+// Whether modules may have delayed scaling that is reduced. Slots that have it under another recipe
+// say so each.
+bool wants_reduction(PyObject* recipe, const Recipe& native) {
   static const Name reduce_amax("reduce_amax");
-  if (PyObject_TypeCheck(recipe, functions.delayed_type) == 0) {
-    return PyObject_TypeCheck(recipe, functions.custom_type) != 0;
+  if (!native.is_delayed) {
+    return native.may_have_delayed_slots();
   }
   const auto wanted =
       py::reinterpret_steal<py::object>(PyObject_GetAttr(recipe, reduce_amax.object()));
@@ -147,8 +146,8 @@ bool wants_reduction(PyObject* recipe) {
   return truth(wanted.ptr());
 }
 
-bool reduces_amax(PyObject* recipe, PyObject* group) {
-  if (!wants_reduction(recipe) || (group == nullptr && !may_have_process_groups())) {
+bool reduces_amax(PyObject* recipe, const Recipe& native, PyObject* group) {
+  if (!wants_reduction(recipe, native) || (group == nullptr && !may_have_process_groups())) {
     return false;
   }
   PyObject* const given[] = {group != nullptr ? group : Py_None};
@@ -187,7 +186,7 @@ PyObject* region_enter(PyObject* self_object, PyObject* /*unused*/) {
     }
     if (next.is_quantizing()) {
       next.recipe = native_recipe(recipe.ptr());
-      next.reduces_amax = reduces_amax(recipe.ptr(), self->group);
+      next.reduces_amax = reduces_amax(recipe.ptr(), *next.recipe, self->group);
     }
     autocast_enter(std::move(next));
     self->is_active = true;
@@ -284,19 +283,18 @@ void bind_region(py::module_& m) {
       "set_region_functions",
       [](const py::function& check_arguments, const py::function& default_recipe,
          const py::function& native_recipe, const py::function& world_size, const py::object& world,
-         const py::type& recipe_type, const py::type& delayed_type, const py::type& custom_type) {
-        functions = {.check_arguments = Py_NewRef(check_arguments.ptr()),
-                     .default_recipe = Py_NewRef(default_recipe.ptr()),
-                     .native_recipe = Py_NewRef(native_recipe.ptr()),
-                     .world_size = Py_NewRef(world_size.ptr()),
-                     .world = Py_NewRef(world.ptr()),
-                     .recipe_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(recipe_type.ptr())),
-                     .delayed_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(delayed_type.ptr())),
-                     .custom_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(custom_type.ptr()))};
+         const py::type& recipe_type) {
+        functions = {
+            .check_arguments = Py_NewRef(check_arguments.ptr()),
+            .default_recipe = Py_NewRef(default_recipe.ptr()),
+            .native_recipe = Py_NewRef(native_recipe.ptr()),
+            .world_size = Py_NewRef(world_size.ptr()),
+            .world = Py_NewRef(world.ptr()),
+            .recipe_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(recipe_type.ptr())),
+        };
       },
       py::kw_only(), py::arg("check_arguments"), py::arg("default_recipe"),
       py::arg("native_recipe"), py::arg("world_size"), py::arg("world"), py::arg("recipe_type"),
-      py::arg("delayed_type"), py::arg("custom_type"),
       "What a Region asks Python for; once, before the first Region.");
 }
 

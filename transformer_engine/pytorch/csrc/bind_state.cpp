@@ -60,6 +60,16 @@ void bind_autocast(py::module_& m) {
       "autocast_state", [] { return autocast_state(); },
       "Copy of the state in force on this thread.");
   m.def(
+      "may_run_fp8_attention",
+      [] {
+        const AutocastState& state = autocast_state();
+        return state.is_quantizing() && state.recipe->has_fp8_attention;
+      },
+      "Whether the region in force quantizes or calibrates with a recipe that has FP8 attention.");
+  m.def(
+      "is_region_quantizing", [] { return autocast_state().is_quantizing(); },
+      "Whether the region in force quantizes or calibrates.");
+  m.def(
       "set_autocast_state", [](const AutocastState& state) { autocast_state() = state; },
       py::arg("state"));
   m.def(
@@ -172,7 +182,8 @@ void bind_state(py::module_& m) {
       .def(py::init([](std::string name, bool is_delayed, float margin, bool most_recent,
                        bool reduces_amax, bool has_python_update, const py::object& python_recipe,
                        const std::optional<std::string>& backward_override,
-                       const std::array<bool, 3>& fast_accumulation) {
+                       const std::array<bool, 3>& fast_accumulation, bool is_custom,
+                       bool has_fp8_attention) {
              const auto [fprop, dgrad, wgrad] = fast_accumulation;
              return std::make_shared<Recipe>(Recipe{
                  .is_delayed = is_delayed,
@@ -181,6 +192,8 @@ void bind_state(py::module_& m) {
                  .margin = margin,
                  .amax_algo = most_recent ? AmaxComputeAlgo::kMostRecent : AmaxComputeAlgo::kMax,
                  .reduces_amax = reduces_amax,
+                 .is_custom = is_custom,
+                 .has_fp8_attention = has_fp8_attention,
                  .has_python_update = has_python_update,
                  .python_recipe = hold(python_recipe),
                  .fast_accumulation = {.fprop = fprop, .dgrad = dgrad, .wgrad = wgrad}});
@@ -189,7 +202,8 @@ void bind_state(py::module_& m) {
            py::arg("most_recent") = false, py::arg("reduces_amax") = true,
            py::arg("has_python_update") = false, py::arg("python_recipe") = py::none(),
            py::arg("backward_override") = py::none(),
-           py::arg("fast_accumulation") = std::array<bool, 3>{})
+           py::arg("fast_accumulation") = std::array<bool, 3>{}, py::arg("is_custom") = false,
+           py::arg("has_fp8_attention") = false)
       .def_property_readonly("python_recipe",
                              [](const Recipe& self) { return held(self.python_recipe); })
       .def_property_readonly("fast_accumulation",

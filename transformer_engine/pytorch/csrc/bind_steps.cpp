@@ -11,6 +11,7 @@
 #include "steps/linear_step.h"
 #include "steps/norm_mlp_step.h"
 #include "steps/norm_step.h"
+#include "steps/python_step.h"
 
 namespace py = pybind11;
 
@@ -234,6 +235,35 @@ void bind_steps(py::module_& m) {
       .def("run_delayed_wgrads", &run_delayed_wgrads,
            "Run the oldest delayed weight gradient of each linear layer: list of (weight, gradient "
            "| None).");
+
+  py::class_<QuantizedCall>(m, "QuantizedCall",
+                            "What one forward of a PythonStep knows of quantization.")
+      .def_property_readonly("is_quantized",
+                             [](const QuantizedCall& self) { return self.state().is_quantized; })
+      .def_property_readonly("is_calibrating",
+                             [](const QuantizedCall& self) { return self.state().is_calibrating; })
+      .def_property_readonly(
+          "backward_override",
+          [](const QuantizedCall& self) -> std::optional<std::string> {
+            switch (self.state().backward_mode()) {
+              case BackwardMode::kHighPrecision:
+                return "high_precision";
+              case BackwardMode::kDequantized:
+                return "dequantized";
+              case BackwardMode::kQuantized:
+                break;
+            }
+            return std::nullopt;
+          },
+          "The recipe's.")
+      .def_property_readonly("forward_quantizers", &QuantizedCall::forward_quantizers)
+      .def_property_readonly("backward_quantizers", &QuantizedCall::backward_quantizers)
+      .def(
+          "finish_backward", [](const QuantizedCall& self) { finish_backward(self.state()); },
+          "To be called at the end of the backward: ends delayed scaling's step where it is due.");
+  py::class_<PythonStep, ModuleStep, std::shared_ptr<PythonStep>>(
+      m, "PythonStep", "A step that calls module._quantized_forward(call, *args, **kwargs).")
+      .def(py::init<std::string>(), py::arg("name"));
 
   py::class_<LinearStep, ModuleStep, std::shared_ptr<LinearStep>>(m, "LinearStep")
       .def(py::init([](std::string name, LinearSpec linear, std::optional<NormSpec> norm,

@@ -43,10 +43,15 @@ struct Recipe {
   std::string name;  // for messages
   float margin = 0.0F;
   AmaxComputeAlgo amax_algo = AmaxComputeAlgo::kMax;
-  bool reduces_amax = true;                        // over the ranks of a region's group
-  bool has_python_update = false;                  // a user callable computes amax or scale
+  bool reduces_amax = true;  // over the ranks of a region's group
+  bool is_custom = false;
+  bool has_fp8_attention = false;  // or may have: the recipe, or the environment, says so
+  bool has_python_update = false;  // a user callable computes amax or scale
   std::shared_ptr<const PythonRef> python_recipe;  // for those callables
   FastAccumulation fast_accumulation;
+
+  // Whether quantizers of modules may have delayed scaling.
+  bool may_have_delayed_slots() const { return is_delayed || is_custom || has_fp8_attention; }
 };
 
 // The autocast region of this thread. A plain value: regions save and restore it whole.

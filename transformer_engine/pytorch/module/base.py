@@ -147,6 +147,8 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
     _step_attributes: ClassVar[frozenset[str]] = frozenset()
     _module_count: ClassVar[int] = 0
     num_gemms: ClassVar[int] = 1
+    # Whether these products are of an input and weights, as numerics_report measures them.
+    has_linear_layers: ClassVar[bool] = True
     # Of the GEMMs, for the names of roles; a single one has the module's name.
     _gemm_names: ClassVar[tuple[str, ...]] = ("",)
 
@@ -280,10 +282,11 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
             )
         self._check_parameter_formats(recipe)
         device = self._parameter_device()
+        state_recipe = self._state_recipe(recipe)
         states = {}
         for mode, key in zip(SLOTS_PER_GEMM, STATE_KEYS, strict=True):
             state = RecipeState.create(
-                recipe,
+                state_recipe,
                 mode=mode,
                 num_quantizers=self.num_gemms * SLOTS_PER_GEMM[mode],
                 device=device,
@@ -293,6 +296,10 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
             states[key] = state
         self._adopt_states(recipe, states)
         self._use_loaded_buffers()
+
+    def _state_recipe(self, recipe: Recipe) -> Recipe:
+        """The recipe of the module's quantizers in a region with `recipe`."""
+        return recipe
 
     def get_quantizer_roles(self, mode: str) -> list[QuantizerRole | None]:
         """What each quantizer slot of a direction is for, as custom recipes are asked for it.
@@ -344,12 +351,17 @@ class TransformerEngineBaseModule(steps.StepModule, FastCallModule):
     def grad_input_quantizer_role(self, role: QuantizerRole | None) -> None:
         self._set_consumer_role("grad_input", role)
 
+    def _accept_quantizers(self, quantizers: dict[str, list[Any]]) -> None:
+        """Refuse, before anything has changed, those that the module has no use for."""
+
     def _adopt_states(self, recipe: Recipe, states: dict[str, RecipeState]) -> None:
+        quantizers = {key: state.make_quantizers() for key, state in states.items()}
+        self._accept_quantizers(quantizers)
         self.fp8_meta.update(states)
         self.fp8_meta["recipe"] = recipe
         self.fp8_meta["fp8_max_fwd"] = fp8_max_of(recipe, fprop_tensor=True)
         self.fp8_meta["fp8_max_bwd"] = fp8_max_of(recipe, fprop_tensor=False)
-        self.quantizers = {key: state.make_quantizers() for key, state in states.items()}
+        self.quantizers = quantizers
         self._connect_parameters()
         self._quantizer_set = steps.QuantizerSet(
             native_recipe(recipe),

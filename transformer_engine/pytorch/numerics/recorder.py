@@ -204,7 +204,7 @@ class Recorder:
         self.modules = {
             name or type(module).__name__: module
             for name, module in model.named_modules()
-            if isinstance(module, TransformerEngineBaseModule)
+            if isinstance(module, TransformerEngineBaseModule) and module.has_linear_layers
         }
         self.calls: list[Call] = []
         self._latest: dict[int, Call] = {}  # id(module) -> its call in progress

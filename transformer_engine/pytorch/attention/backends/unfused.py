@@ -23,7 +23,7 @@ from ..problem import AttentionOperands, AttentionParams
 from .base import AttentionSwitches, Runner
 
 
-def _grouped_product(left: Tensor, right: Tensor, groups: int) -> Tensor:
+def grouped_product(left: Tensor, right: Tensor, groups: int) -> Tensor:
     """``[b, h, m, k] @ [b, g, k, n]``: consecutive heads share a group; nothing is repeated."""
     batch, heads, rows, depth = left.shape
     if heads == groups:
@@ -32,7 +32,7 @@ def _grouped_product(left: Tensor, right: Tensor, groups: int) -> Tensor:
     return torch.matmul(merged, right).view(batch, heads, rows, right.shape[-1])
 
 
-def _probabilities(scores: Tensor, sink: Tensor | None) -> Tensor:
+def probabilities(scores: Tensor, sink: Tensor | None) -> Tensor:
     """Softmax over keys; a sink is one more logit per head whose probability is dropped."""
     if sink is None:
         return torch.softmax(scores, dim=-1)
@@ -42,7 +42,7 @@ def _probabilities(scores: Tensor, sink: Tensor | None) -> Tensor:
     return torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[..., :-1]
 
 
-def _largest_logits(scores: Tensor, hidden: Tensor | None) -> Tensor:
+def largest_logits(scores: Tensor, hidden: Tensor | None) -> Tensor:
     """Largest visible score of each head, ``[h]``; -inf for a head that sees nothing."""
     scores = scores.detach()
     if scores.numel() == 0:
@@ -98,14 +98,14 @@ class UnfusedBackend:
         compute_dtype = torch.promote_types(out_dtype, torch.float32)
         groups = params.num_gqa_groups
         q, k, v = (x.to(compute_dtype) for x in (inputs.q, inputs.k, inputs.v))
-        scores = _grouped_product(q * params.softmax_scale, k.transpose(-1, -2), groups)
+        scores = grouped_product(q * params.softmax_scale, k.transpose(-1, -2), groups)
         if inputs.bias is not None:
             scores = scores + inputs.bias.to(compute_dtype)
         hidden = inputs.hidden
-        max_logit = _largest_logits(scores, hidden) if params.return_max_logit else None
+        max_logit = largest_logits(scores, hidden) if params.return_max_logit else None
         if hidden is not None:
             scores = scores.masked_fill(hidden, torch.finfo(compute_dtype).min)
-        probabilities = _probabilities(scores, sink)
+        weights = probabilities(scores, sink)
         if params.attention_dropout > 0.0:
-            probabilities = F.dropout(probabilities, params.attention_dropout, training=True)
-        return _grouped_product(probabilities, v, groups).to(out_dtype), max_logit
+            weights = F.dropout(weights, params.attention_dropout, training=True)
+        return grouped_product(weights, v, groups).to(out_dtype), max_logit

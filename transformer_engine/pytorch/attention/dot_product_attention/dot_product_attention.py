@@ -7,14 +7,18 @@ combination.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from transformer_engine.common.recipe import Recipe
 
 from ...arguments import (
     check_callables,
@@ -27,11 +31,20 @@ from ...arguments import (
     tensor_parallel_size,
 )
 from ...constants import AttnTypes
-from ...module.base import resolve_device
-from ...module.fast_call import FastCallModule
-from ...quantization import FP8GlobalStateManager
+from ...cpp_extensions import cast as native_cast
+from ...cpp_extensions import state as native_state
+from ...cpp_extensions import steps
+from ...module.base import TransformerEngineBaseModule, resolve_device
+from ...quantization import FP8GlobalStateManager, autocast
+from ...recipe_state import SLOTS_PER_GEMM, UNUSED_SLOT, QuantizerRole
+from ...tensor import Float8Tensor
 from ..backends.base import SureRunner
 from ..backends.candidates import backend_reasons, compile_first, switches_from_environment
+from ..dense import load, store
+from ..fp8.boundary import Boundary, boundary_of, decode_parts, encode
+from ..fp8.codes import Slots
+from ..fp8.function import Float8AttentionOptions, float8_attention
+from ..fp8.recipes import NUM_GEMMS, Float8AttentionSettings, attention_roles
 from ..masks import normalize_mask_type, resolve_mask_rule
 from ..problem import QKV_FORMATS, SOFTMAX_TYPES, AttentionOperands, AttentionParams
 from ..resolve import (
@@ -47,7 +60,11 @@ __all__ = ["DotProductAttention"]
 
 _WHO = "DotProductAttention"
 _CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
-_is_fp8_enabled = FP8GlobalStateManager.is_fp8_enabled
+_may_run_fp8_attention = native_state.may_run_fp8_attention
+_FLOAT8_CORES = (
+    native_cast.Float8QuantizerCore,
+    native_cast.Float8CurrentScalingQuantizerCore,
+)
 _MAX_PLANS = 256  # call signatures remembered per module
 
 
@@ -63,6 +80,16 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class _Float8Call:
+    """One call that may run in FP8; `plan` is for where it does not."""
+
+    plan: _Plan
+    boundary: Boundary
+    fp8_output: bool
+    bf16_backward: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _CallSpec:
     """The non-tensor arguments of one call, constructor defaults filled in."""
 
@@ -75,7 +102,7 @@ class _CallSpec:
     max_seqlen_kv: int | None
 
 
-class DotProductAttention(FastCallModule):
+class DotProductAttention(TransformerEngineBaseModule):
     """Scaled dot-product attention.
 
     Parameters
@@ -124,6 +151,9 @@ class DotProductAttention(FastCallModule):
         None; zeros ``[heads]`` outside the state dict (off-by-one); a parameter (learnable).
     """
 
+    num_gemms = NUM_GEMMS
+    has_linear_layers = False
+
     def __init__(  # noqa: PLR0913 - public signature
         self,
         num_attention_heads: int,
@@ -149,8 +179,7 @@ class DotProductAttention(FastCallModule):
         return_max_logit: bool = False,
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(name)
         self.tp_group = tp_group
         self.tp_size = tensor_parallel_size(_WHO, tp_size, tp_group)
         self._set_sizes(num_attention_heads, kv_channels, num_gqa_groups)
@@ -179,6 +208,8 @@ class DotProductAttention(FastCallModule):
         self.softmax_type = softmax_type
         self.return_max_logit = return_max_logit
         self._switches = switches_from_environment()
+        self._float8 = Float8AttentionSettings.from_environment()
+        self._call_device: torch.device | None = None
         self.deterministic = self._switches.deterministic
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._accepted_cp_group: Any = None
@@ -356,8 +387,6 @@ class DotProductAttention(FastCallModule):
         ):
             _refuse_unsupported(inference_params)
         is_traced = torch.compiler.is_compiling()  # guards take the place of the memoised plans
-        if not is_traced and _is_fp8_enabled():
-            _refuse_fp8_attention()
         q: Any = query_layer  # tensors, as _resolve makes sure
         k: Any = key_layer
         v: Any = value_layer
@@ -395,8 +424,13 @@ class DotProductAttention(FastCallModule):
                 alibi_slopes,
                 self.softmax_offset,
             )
-        plan = key = None
+        plan = key = boundary = None
         if not is_traced:
+            # A module that has run in FP8 asks its log whether this call repeats such a forward.
+            if _may_run_fp8_attention() or self._step is not None:
+                boundary = self._float8_boundary(q)
+                if boundary is not None and isinstance(q, Float8Tensor):
+                    q, k, v = decode_parts(_WHO, (q, k, v), boundary)
             plan, key = self._known_plan(q, k, v, operands, spec)
         if plan is None:
             plan = self._resolve(q, k, v, operands, spec)
@@ -404,6 +438,9 @@ class DotProductAttention(FastCallModule):
                 self._remember(key, plan)
         if torch.is_autocast_enabled(plan.device_type):
             q, k, v, plan = self._under_autocast(q, k, v, operands, spec, plan)
+        if boundary is not None:
+            options = _Float8Call(plan, boundary, fp8_output, bf16_backward)
+            plan = dataclasses.replace(plan, run=partial(self._run_in_float8, options))
         if (
             plan.has_dropout
             and self.get_rng_state_tracker is not None
@@ -414,6 +451,117 @@ class DotProductAttention(FastCallModule):
         if checkpoint_core_attention:
             return self._run(plan, q, k, v, operands, True)
         return plan.run(q, k, v, operands)
+
+    def _float8_boundary(self, query: Any) -> Boundary | None:
+        """For a call that may run in FP8, where its tensors' scales stand; else None."""
+        if self._step is not None or self._float8.wants_fp8(FP8GlobalStateManager.get_fp8_recipe()):
+            return boundary_of(query) or Boundary()
+        return None
+
+    def _run_in_float8(
+        self,
+        options: _Float8Call,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        operands: AttentionOperands | None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Run by the native step, which knows the quantizers and whether this repeats a forward."""
+        self._call_device = q.device
+        is_other = native_state.is_region_quantizing() and not self._float8.wants_fp8(
+            FP8GlobalStateManager.get_fp8_recipe()
+        )
+        result: Tensor | tuple[Tensor, Tensor]
+        if is_other:  # a recipe without FP8 attention
+            with autocast(enabled=False):
+                result = self._run_step(q, k, v, operands, options)
+        else:
+            result = self._run_step(q, k, v, operands, options)
+        return result
+
+    def _quantized_forward(
+        self,
+        call: steps.QuantizedCall,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        operands: AttentionOperands | None,
+        options: _Float8Call,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """One forward inside the step."""
+        plan, boundary = options.plan, options.boundary
+        if not (call.is_quantized or call.is_calibrating):
+            return plan.run(q, k, v, operands)
+        params = plan.params
+        if not self._switches.unfused:
+            raise ValueError(
+                f"{_WHO}.forward: no backend accepts FP8 attention; UnfusedDotProductAttention: "
+                "switched off by NVTE_UNFUSED_ATTN=0. Set it to 1, or fp8_dpa=False."
+            )
+        override = call.backward_override
+        if options.bf16_backward or not self._float8.has_fp8_backward:
+            override = "high_precision"
+        slots = Slots(call)
+        inputs = load(params, q, k, v, operands)
+        out, max_logit = float8_attention(
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            bias=inputs.bias,
+            sink=operands.softmax_offset if operands is not None else None,
+            hidden=inputs.hidden,
+            slots=slots,
+            options=Float8AttentionOptions(
+                softmax_scale=params.softmax_scale,
+                groups=params.num_gqa_groups,
+                dropout=params.attention_dropout,
+                out_dtype=params.dtype,
+                backward=override or "quantized",
+                keeps_output=self._float8.keeps_output,
+                returns_max_logit=params.return_max_logit,
+            ),
+            boundary=boundary,
+        )
+        out = store(params, inputs, out)
+        if options.fp8_output and call.is_quantized:
+            out = encode(out, boundary, slots)
+        return out if max_logit is None else (out, max_logit)
+
+    def _build_step(self) -> Any:
+        return steps.PythonStep(f"{_WHO}.forward")
+
+    def _state_recipe(self, recipe: Recipe) -> Recipe:
+        return self._float8.state_recipe(recipe)
+
+    def get_quantizer_roles(self, mode: str) -> list[QuantizerRole | None]:
+        """``QuantizerRole("dpa", tensor, name)``: qkv, s and o; dqkv, do and dp (see fp8.recipes).
+
+        Parameters
+        ----------
+        mode : {"forward", "backward"}
+        """
+        return attention_roles(mode, self.name)
+
+    def init_fp8_metadata(self, num_gemms: int = NUM_GEMMS) -> None:
+        """Make quantizers for the region in force, if attention runs in FP8 there."""
+        if self._float8.wants_fp8(FP8GlobalStateManager.get_fp8_recipe()):
+            super().init_fp8_metadata(num_gemms)
+
+    def _parameter_device(self) -> torch.device:
+        return resolve_device("cuda") if self._call_device is None else self._call_device
+
+    def _accept_quantizers(self, quantizers: dict[str, list[Any]]) -> None:
+        for mode, made in zip(SLOTS_PER_GEMM, quantizers.values(), strict=True):
+            for role, quantizer in zip(self.get_quantizer_roles(mode), made, strict=True):
+                if role != UNUSED_SLOT and not isinstance(quantizer.native, _FLOAT8_CORES):
+                    tensor = "" if role is None else role.tensor_type
+                    raise TypeError(
+                        f"{_WHO}.forward: the recipe's quantizer for {tensor!r} is a "
+                        f"{type(quantizer).__name__}; FP8 attention needs a Float8Quantizer, a "
+                        "Float8CurrentScalingQuantizer or a DelayedScalingRequest. Change what "
+                        'qfactory returns for module_type "dpa", or set fp8_dpa=False.'
+                    )
+                quantizer.set_usage(rowwise=True, columnwise=False)
 
     def _known_plan(
         self,
@@ -608,13 +756,6 @@ class DotProductAttention(FastCallModule):
         )
         return backend_reasons(self._problem(q, k, v, operands, spec), self._switches)
 
-    def get_extra_state(self) -> Tensor:
-        """Empty: this module keeps no quantization state."""
-        return torch.empty(0, dtype=torch.uint8)
-
-    def set_extra_state(self, state: Any) -> None:
-        """Take any state that a checkpoint holds; there is nothing to restore from it."""
-
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -682,14 +823,3 @@ def _refuse_unsupported(inference_params: Any) -> None:
         "has no custom score functions, it must be None. Express it as core_attention_bias or an "
         "arbitrary mask."
     )
-
-
-def _refuse_fp8_attention() -> None:
-    recipe = FP8GlobalStateManager.get_fp8_recipe()
-    for flag in ("fp8_dpa", "fp8_mha"):
-        if getattr(recipe, flag, False):
-            raise NotImplementedError(
-                f"DotProductAttention.forward: the recipe {type(recipe).__name__} has {flag}=True; "
-                f"this version has no FP8 attention. Set {flag}=False: attention then runs in the "
-                "dtype of its inputs."
-            )

@@ -265,13 +265,15 @@ CallState ModuleStep::begin_forward(PyObject* module, at::ScalarType dtype) {
   return state;
 }
 
-void ModuleStep::end_forward(CallState& state, bool has_node, bool wants_gradient) {
+void ModuleStep::end_forward(CallState& state, bool has_node, bool wants_gradient,
+                             std::optional<uint64_t> first_node) {
   const Repeatability repeatability = repeatability_now();
   const bool may_be_repeated = repeatability != Repeatability::kNone;
   if (may_be_repeated) {
     // Repetitions too: a checkpoint inside a checkpoint repeats them once more.
     const bool is_inside_node = repeatability == Repeatability::kByNode;
-    recompute_log_.push({.node = at::sequence_number::peek() - (is_inside_node || has_node ? 1 : 0),
+    const uint64_t latest = at::sequence_number::peek() - (is_inside_node || has_node ? 1 : 0);
+    recompute_log_.push({.node = is_inside_node ? latest : first_node.value_or(latest),
                          .thread = at::RecordFunction::currentThreadId(),
                          .is_inside_node = is_inside_node,
                          .hook = saved_tensor_hook_ref(),

@@ -147,8 +147,10 @@ class ModuleStep : public Step {
   // `dtype` of the activations.
   CallState begin_forward(PyObject* module, at::ScalarType dtype);
   // To be called once the forward has computed; `has_node` when it will be differentiated,
-  // `wants_gradient` when any tensor of it requires a gradient, recorded now or not.
-  void end_forward(CallState& state, bool has_node, bool wants_gradient);
+  // `wants_gradient` when any tensor of it requires a gradient, recorded now or not. `first_node`:
+  // number of the first of several nodes; by default there is one, the latest.
+  void end_forward(CallState& state, bool has_node, bool wants_gradient,
+                   std::optional<uint64_t> first_node = std::nullopt);
 
  private:
   void ensure_quantizers(PyObject* module, const AutocastState& autocast);
