@@ -15,7 +15,8 @@ def test_device_facts_without_a_gpu():
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     assert utils.get_device_compute_capability() == (0, 0)
-    assert utils.get_cudnn_version() == (0, 0, 0)
+    if torch.version.cuda is None:  # a CUDA build has cuDNN without a GPU, too
+        assert utils.get_cudnn_version() == (0, 0, 0)
     assert utils.is_bf16_available() is True
     assert utils.is_bf16_available(return_reason=True) == (True, "")
 

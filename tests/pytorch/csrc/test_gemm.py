@@ -243,6 +243,7 @@ def chosen(a: torch.Tensor, b: torch.Tensor, **arguments: object) -> str:
     return taken[0]
 
 
+@pytest.mark.skipif(ON_TENSOR_CORES, reason="of the CPU's implementations")
 def test_choice_of_the_candidate_is_visible() -> None:
     def matrix(rows: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.ones(rows, 64, dtype=dtype)
@@ -254,7 +255,8 @@ def test_choice_of_the_candidate_is_visible() -> None:
     assert chosen(matrix(64, torch.float16), matrix(32, torch.float16)) == "cpu packed"
     refusals = dict(tex.gemm_candidates(matrix(64, torch.float32), matrix(32, torch.float32)))
     assert refusals["cpu skinny"] == "a has more than 16 rows"
-    assert refusals["cuda"] == "this build has no CUDA backend"
+    no_cuda = ("this build has no CUDA backend", "the tensors are not in device memory")
+    assert refusals["cuda"] in no_cuda
     assert refusals["reference"] is None
 
 

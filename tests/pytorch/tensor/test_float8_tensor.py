@@ -508,7 +508,8 @@ def test_parameters_are_parameters_and_quantized():
 
 def test_the_gradient_accumulator_is_found_through_expand_as():
     weight = Holder().weight
-    (accumulator, _) = weight.expand_as(weight).grad_fn.next_functions[0]
+    expanded = weight.expand_as(weight)  # in older torch its node lives no longer
+    (accumulator, _) = expanded.grad_fn.next_functions[0]
     assert accumulator.variable is weight
     assert_identical(
         weight[0].expand_as(torch.zeros(3, 16)).dequantize(),

@@ -41,15 +41,17 @@ std::vector<Device>& devices() {
   return found;
 }
 
+// Zeros for a device that is not there: what cannot run refuses by them.
+Device facts_of(int device) {
+  const auto index = static_cast<size_t>(device);
+  return index < devices().size() ? devices()[index] : Device{};
+}
+
 }  // namespace
 
 int device_count() { return static_cast<int>(devices().size()); }
-int multiprocessor_count(int device) {
-  return devices().at(static_cast<size_t>(device)).multiprocessors;
-}
-int compute_capability(int device) {
-  return devices().at(static_cast<size_t>(device)).compute_capability;
-}
+int multiprocessor_count(int device) { return facts_of(device).multiprocessors; }
+int compute_capability(int device) { return facts_of(device).compute_capability; }
 
 void forget_devices() { devices() = find_devices(); }
 

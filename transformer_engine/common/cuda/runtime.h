@@ -10,9 +10,9 @@ namespace transformer_engine::cuda {
 
 // Usable devices; 0 for every reason why there is none (no driver, too old a driver, no GPU).
 int device_count();
-int multiprocessor_count(int device);
-int compute_capability(int device);  // 80, 90, 100: major * 10 + minor
-void forget_devices();               // for tests: they are asked again
+int multiprocessor_count(int device);  // 0 where there is no such device
+int compute_capability(int device);    // 80, 90, 100: major * 10 + minor; 0 likewise
+void forget_devices();                 // for tests: they are asked again
 
 // Makes a device current, and the one before again when it dies.
 class DeviceScope {
