@@ -91,7 +91,7 @@ run_tests() {
 if has_module pytest && has_module hypothesis; then
   processes=()
   ! has_module xdist || processes=(-n "${TEST_PROCESSES:-8}")
-  timed_case graphs run_tests 60 graphs "$TE_PATH/tests/pytorch/cuda"
+  timed_case graphs run_tests 90 graphs "${processes[@]}" "$TE_PATH/tests/pytorch/cuda"
   left=$((${SECONDS_LIMIT:-540} - SECONDS - 20))
   [ "$left" -lt "${SECONDS_FOR_TESTS:-240}" ] || left=${SECONDS_FOR_TESTS:-240}
   [ "$left" -gt 20 ] || left=20
