@@ -5,7 +5,6 @@
 // device; a steady-state call writes the lengths of its sequences, runs the plan and clears what
 // lies outside the sequences: no query, no allocation outside the framework's cache, no host
 // synchronisation.
-#include <cuda_runtime_api.h>
 #include <transformer_engine/attention.h>
 #include <transformer_engine/error.h>
 
@@ -120,8 +119,7 @@ void clear_outside(const AttentionProblem& problem, const AttentionSequences& se
 void run_forward(const AttentionForwardArgs& args, const Context& context) {
   const AttentionProblem& problem = args.problem;
   Pointers pointers{};
-  at(pointers, Role::kO) = args.o.data;
-  at(pointers, Role::kStatistics) = problem.has_statistics ? args.statistics : nullptr;
+  set_results(pointers, args);
   find_and_run(kForward, args, pointers, context);
   clear_outside(problem, args.inputs.sequences, {args.o, true, problem.heads, problem.size_v},
                 context);
@@ -135,21 +133,13 @@ void clear_bias_gradient(const AttentionBackwardArgs& args, const Context& conte
   const AttentionProblem& problem = args.problem;
   const int64_t bytes =
       problem.bias_batch * problem.bias_heads * problem.queries * problem.keys * kElementBytes;
-  const cudaError_t status = cudaMemsetAsync(args.grad_bias.data, 0, static_cast<size_t>(bytes),
-                                             static_cast<cudaStream_t>(context.stream));
-  TE_CHECK_AS(RuntimeError, status == cudaSuccess, kBackward, ": cudaMemsetAsync failed with \"",
-              cudaGetErrorString(status), "\"; a working device is required.");
+  set_to_zero(kBackward, args.grad_bias.data, bytes, context);
 }
 
 void run_backward(const AttentionBackwardArgs& args, const Context& context) {
   const AttentionProblem& problem = args.problem;
   Pointers pointers{};
-  at(pointers, Role::kO) = args.o.data;
-  at(pointers, Role::kGradO) = args.grad_o.data;
-  at(pointers, Role::kStatistics) = const_cast<float*>(args.statistics);
-  at(pointers, Role::kGradQ) = args.grad_q.data;
-  at(pointers, Role::kGradK) = args.grad_k.data;
-  at(pointers, Role::kGradV) = args.grad_v.data;
+  set_gradients(pointers, args);
   at(pointers, Role::kGradBias) = args.grad_bias.data;
   clear_bias_gradient(args, context);
   find_and_run(kBackward, args, pointers, context);
@@ -158,8 +148,6 @@ void run_backward(const AttentionBackwardArgs& args, const Context& context) {
   clear_outside(problem, sequences, {args.grad_k, false, problem.groups, problem.size_qk}, context);
   clear_outside(problem, sequences, {args.grad_v, false, problem.groups, problem.size_v}, context);
 }
-
-// ---- what is refused
 
 }  // namespace
 
@@ -188,15 +176,11 @@ template <>
 const char* EntryPoint<AttentionForwardArgs>::refusal(const AttentionForwardArgs& args,
                                                       const Context& context) {
   TE_ENTER_EMULATED_BACKEND();
-  if (context.device != DeviceType::kCUDA) {
-    return "the tensors are not in device memory";
-  }
-  for (const HeadsView* view : {&args.inputs.q, &args.inputs.k, &args.inputs.v, &args.o}) {
-    if (!is_aligned(*view, kElementBytes)) {
-      return kMisaligned;
-    }
-  }
-  return fused_attention_refusal(args.problem, context);
+  const DType dtype = args.problem.dtype;
+  const char* const reason = refusal_of_tensors(
+      {{args.inputs.q, dtype}, {args.inputs.k, dtype}, {args.inputs.v, dtype}, {args.o, dtype}},
+      context);
+  return reason != nullptr ? reason : fused_attention_refusal(args.problem, context);
 }
 template <>
 void EntryPoint<AttentionForwardArgs>::run(const AttentionForwardArgs& args,
@@ -210,16 +194,17 @@ template <>
 const char* EntryPoint<AttentionBackwardArgs>::refusal(const AttentionBackwardArgs& args,
                                                        const Context& context) {
   TE_ENTER_EMULATED_BACKEND();
-  if (context.device != DeviceType::kCUDA) {
-    return "the tensors are not in device memory";
-  }
-  for (const HeadsView* view : {&args.inputs.q, &args.inputs.k, &args.inputs.v, &args.o,
-                                &args.grad_o, &args.grad_q, &args.grad_k, &args.grad_v}) {
-    if (!is_aligned(*view, kElementBytes)) {
-      return kMisaligned;
-    }
-  }
-  return fused_attention_refusal(args.problem, context);
+  const DType dtype = args.problem.dtype;
+  const char* const reason = refusal_of_tensors({{args.inputs.q, dtype},
+                                                 {args.inputs.k, dtype},
+                                                 {args.inputs.v, dtype},
+                                                 {args.o, dtype},
+                                                 {args.grad_o, dtype},
+                                                 {args.grad_q, dtype},
+                                                 {args.grad_k, dtype},
+                                                 {args.grad_v, dtype}},
+                                                context);
+  return reason != nullptr ? reason : fused_attention_refusal(args.problem, context);
 }
 const char* fused_attention_backward_refusal(const AttentionBackwardArgs& args,
                                              const Context& context) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/attention/call.h"
 
+#include <cuda_runtime_api.h>
 #include <transformer_engine/error.h>
 
 #include "cuda/attention/sequences.h"
@@ -51,6 +52,13 @@ void set_inputs(Pointers& pointers, const AttentionProblem& problem,
   }
 }
 
+bool is_aligned(const HeadsView& view, int64_t element_bytes) {
+  return reinterpret_cast<uintptr_t>(view.data) % kAlignmentBytes == 0 &&
+         view.batch_stride * element_bytes % kAlignmentBytes == 0 &&
+         view.head_stride * element_bytes % kAlignmentBytes == 0 &&
+         view.token_stride * element_bytes % kAlignmentBytes == 0;
+}
+
 }  // namespace
 
 void*& at(Pointers& pointers, Role role) { return pointers[static_cast<size_t>(role)]; }
@@ -75,11 +83,23 @@ void run_plan(const PlanCall& call, const PlanOrReason& made, Pointers& pointers
   made.plan->run(pointers, memory.workspace(), context.stream);
 }
 
-bool is_aligned(const HeadsView& view, int64_t element_bytes) {
-  return reinterpret_cast<uintptr_t>(view.data) % kAlignmentBytes == 0 &&
-         view.batch_stride * element_bytes % kAlignmentBytes == 0 &&
-         view.head_stride * element_bytes % kAlignmentBytes == 0 &&
-         view.token_stride * element_bytes % kAlignmentBytes == 0;
+void set_to_zero(const char* op, void* data, int64_t bytes, const Context& context) {
+  const cudaError_t status = cudaMemsetAsync(data, 0, static_cast<size_t>(bytes),
+                                             static_cast<cudaStream_t>(context.stream));
+  TE_CHECK_AS(RuntimeError, status == cudaSuccess, op, ": cudaMemsetAsync failed with \"",
+              cudaGetErrorString(status), "\"; a working device is required.");
+}
+
+const char* refusal_of_tensors(std::initializer_list<TypedView> tensors, const Context& context) {
+  if (context.device != DeviceType::kCUDA) {
+    return "the tensors are not in device memory";
+  }
+  for (const TypedView& tensor : tensors) {
+    if (!is_aligned(tensor.view, element_size_bytes(tensor.dtype))) {
+      return "a tensor does not lie at multiples of 16 bytes, by its pointer or strides";
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace transformer_engine::cuda

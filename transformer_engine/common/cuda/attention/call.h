@@ -5,6 +5,8 @@
 // it.
 #pragma once
 
+#include <initializer_list>
+
 #include "cuda/attention/plan.h"
 
 namespace transformer_engine::cuda {
@@ -23,9 +25,29 @@ struct PlanCall {
 void run_plan(const PlanCall& call, const PlanOrReason& made, Pointers& pointers,
               const Context& context);
 
-// Whether vectors of 16 bytes can be read and written, elements having so many bytes.
-bool is_aligned(const HeadsView& view, int64_t element_bytes);
-inline constexpr char kMisaligned[] =
-    "a tensor does not lie at multiples of 16 bytes, by its pointer or strides";
+// Where a forward writes, and what a backward reads and writes, of any types.
+template <typename Args>
+void set_results(Pointers& pointers, const Args& args) {
+  at(pointers, Role::kO) = args.o.data;
+  at(pointers, Role::kStatistics) = args.problem.has_statistics ? args.statistics : nullptr;
+}
+template <typename Args>
+void set_gradients(Pointers& pointers, const Args& args) {
+  at(pointers, Role::kO) = args.o.data;
+  at(pointers, Role::kGradO) = args.grad_o.data;
+  at(pointers, Role::kStatistics) = const_cast<float*>(args.statistics);
+  at(pointers, Role::kGradQ) = args.grad_q.data;
+  at(pointers, Role::kGradK) = args.grad_k.data;
+  at(pointers, Role::kGradV) = args.grad_v.data;
+}
+
+void set_to_zero(const char* op, void* data, int64_t bytes, const Context& context);
+
+// Null where all lie in device memory, and vectors of 16 bytes can be read and written.
+struct TypedView {
+  const HeadsView& view;
+  DType dtype;
+};
+const char* refusal_of_tensors(std::initializer_list<TypedView> tensors, const Context& context);
 
 }  // namespace transformer_engine::cuda

@@ -4,7 +4,6 @@
 // FP8 attention (transformer_engine/attention.h) by cuDNN, as cuda/attention.cpp has that of 16
 // bits: one plan per problem, thread and device. Before the plan runs, the largest magnitudes are
 // set to 0, which is what they are where there is no token.
-#include <cuda_runtime_api.h>
 #include <transformer_engine/attention.h>
 #include <transformer_engine/error.h>
 
@@ -62,13 +61,6 @@ void set_number(Pointers& pointers, Role role, const float* number) {
   at(pointers, role) = const_cast<float*>(number);
 }
 
-void clear_amax(const char* op, float* amax, size_t count, const Context& context) {
-  const cudaError_t status =
-      cudaMemsetAsync(amax, 0, count * sizeof *amax, static_cast<cudaStream_t>(context.stream));
-  TE_CHECK_AS(RuntimeError, status == cudaSuccess, op, ": cudaMemsetAsync failed with \"",
-              cudaGetErrorString(status), "\"; a working device is required.");
-}
-
 // A tensor of bytes as one of 2-byte elements: its rows and strides are multiples of 16 bytes.
 ClearTarget target_of(const HeadsView& view, DType dtype, bool is_query, int64_t heads,
                       int64_t size) {
@@ -85,11 +77,11 @@ ClearTarget target_of(const HeadsView& view, DType dtype, bool is_query, int64_t
 template <typename Args>
 void find_and_run(const char* op, const Args& args, Pointers& pointers, const Context& context) {
   constexpr bool kIsBackward = std::is_same_v<Args, AttentionFp8BackwardArgs>;
-  constexpr size_t kMagnitudes = kIsBackward ? 4 : 2;
+  constexpr int64_t kMagnitudes = kIsBackward ? 4 : 2;
   const PlanOptions options = options_of(args.problem, kIsBackward, context);
   const PlanOrReason& made = find_plan(args, options, context.device_index);
   if (made.plan != nullptr) {
-    clear_amax(op, args.amax, kMagnitudes, context);
+    set_to_zero(op, args.amax, kMagnitudes * static_cast<int64_t>(sizeof(float)), context);
   }
   const StartsTable starts;
   run_plan({.op = op,
@@ -103,8 +95,7 @@ void find_and_run(const char* op, const Args& args, Pointers& pointers, const Co
 void run_forward(const AttentionFp8ForwardArgs& args, const Context& context) {
   const AttentionProblem& problem = args.problem;
   Pointers pointers{};
-  at(pointers, Role::kO) = args.o.data;
-  at(pointers, Role::kStatistics) = problem.has_statistics ? args.statistics : nullptr;
+  set_results(pointers, args);
   set_number(pointers, Role::kDescaleQ, args.descale_q);
   set_number(pointers, Role::kDescaleK, args.descale_k);
   set_number(pointers, Role::kDescaleV, args.descale_v);
@@ -145,12 +136,7 @@ void set_backward_numbers(Pointers& pointers, const AttentionFp8BackwardArgs& ar
 void run_backward(const AttentionFp8BackwardArgs& args, const Context& context) {
   const AttentionProblem& problem = args.problem;
   Pointers pointers{};
-  at(pointers, Role::kO) = args.o.data;
-  at(pointers, Role::kGradO) = args.grad_o.data;
-  at(pointers, Role::kStatistics) = const_cast<float*>(args.statistics);
-  at(pointers, Role::kGradQ) = args.grad_q.data;
-  at(pointers, Role::kGradK) = args.grad_k.data;
-  at(pointers, Role::kGradV) = args.grad_v.data;
+  set_gradients(pointers, args);
   set_backward_numbers(pointers, args);
   find_and_run("attention_fp8_backward", args, pointers, context);
   if (!problem.has_lengths) {
@@ -163,25 +149,6 @@ void run_backward(const AttentionFp8BackwardArgs& args, const Context& context) 
         target_of(args.grad_v, dtype, false, problem.groups, problem.size_v)}) {
     clear_outside_sequences(problem, args.inputs.sequences, target, context);
   }
-}
-
-// ---- what is refused
-
-struct TypedView {
-  const HeadsView& view;
-  DType dtype;
-};
-
-const char* refusal_of_tensors(std::initializer_list<TypedView> tensors, const Context& context) {
-  if (context.device != DeviceType::kCUDA) {
-    return "the tensors are not in device memory";
-  }
-  for (const TypedView& tensor : tensors) {
-    if (!is_aligned(tensor.view, element_size_bytes(tensor.dtype))) {
-      return kMisaligned;
-    }
-  }
-  return nullptr;
 }
 
 }  // namespace
