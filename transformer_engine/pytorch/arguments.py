@@ -54,6 +54,12 @@ def check_number(
     return float(value)
 
 
+def check_not_negative(who: str, name: str, value: Any) -> float:
+    """A finite number, 0 or more."""
+    rule = "it must be a finite number, at least 0."
+    return check_number(who, name, value, rule, lambda x: 0.0 <= x < math.inf)
+
+
 def check_probability(who: str, name: str, value: Any) -> float:
     """A number in 0..1."""
     return check_number(who, name, value, "it must be in 0..1.", lambda x: 0.0 <= x <= 1.0)

@@ -41,6 +41,24 @@ def store_scaled(
         multi_tensor_scale_tensor(_CHUNK_SIZE, flag.clone(), [[source], [target]], inverse)
 
 
+def store_with_scale(
+    values: torch.Tensor, stored: torch.Tensor, scale: torch.Tensor, flag: torch.Tensor
+) -> bool:
+    """Write FP32 values to `stored` by the scale that they had.
+
+    Returns
+    -------
+    bool
+        Whether `stored` now stands for exactly these values; False for a scale they never had.
+    """
+    source, target, inverse = flat(values), flat(stored), scale.reciprocal()
+    if stored.dtype is torch.uint8:
+        tex.quantize_fp8(source, int(DType.kFloat8E4M3), scale=inverse, data=target)
+    else:
+        multi_tensor_scale_tensor(_CHUNK_SIZE, flag.clone(), [[source], [target]], inverse)
+    return torch.equal(flat(load_scaled(stored, scale, flag)), source)
+
+
 def load_scaled(stored: torch.Tensor, scale: torch.Tensor, flag: torch.Tensor) -> torch.Tensor:
     """The values of a stored tensor, FP32, in its layout."""
     values = torch.empty_like(stored, dtype=torch.float32)
@@ -58,6 +76,13 @@ def split_master(master: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     low = (bits & 0xFFFF).to(torch.int16)
     high = ((bits + ((bits & 0x8000) << 1)) >> 16).to(torch.int16)
     return high.view(torch.bfloat16), low
+
+
+def join_master(rounded: torch.Tensor, remainder: torch.Tensor) -> torch.Tensor:
+    """What `split_master` divided, exactly."""
+    low = remainder.to(torch.int32)
+    high = rounded.detach().view(torch.int16).to(torch.int32)
+    return ((high << 16) - ((low & 0x8000) << 1) | (low & 0xFFFF)).view(torch.float32)
 
 
 def wrapped_like(param: Any, local: torch.Tensor) -> torch.Tensor:

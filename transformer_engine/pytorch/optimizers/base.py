@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..arguments import check_flag
+from ..arguments import check_flag, check_tensor
 from ..tensor import QuantizedTensor
 from ..tensor.storage.write_tracking import count_write
 from .multi_tensor_apply import local_tensor
@@ -39,9 +40,24 @@ _DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 CHUNK_SIZE = 65536  # first argument of functions on lists
 
 
-class FusedOptimizer(torch.optim.Optimizer):
-    """Base of optimizers whose step is a few calls on lists of tensors."""
+@dataclass(slots=True)
+class SavedState:
+    """What a state dict holds for a parameter."""
 
+    param: torch.Tensor
+    where: str  # the parameter, for messages
+    index: Any  # its key in the state dict
+    values: dict[str, Any]  # those of the names that the optimizer makes itself
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """Base of optimizers whose step is a few calls on lists of tensors.
+
+    A subclass has `_check_group`, which raises for numbers of a group that are out of their range,
+    and `_prepare_states`, which makes states of those that were saved.
+    """
+
+    _state_names: tuple[str, ...]  # of the states that the optimizer makes itself
     set_grad_none: bool | None
     use_decoupled_grad: bool = False
     _flags: dict[torch.device, torch.Tensor]
@@ -57,6 +73,136 @@ class FusedOptimizer(torch.optim.Optimizer):
                 DeprecationWarning,
                 stacklevel=3,
             )
+
+    def _check_group(self, who: str, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _prepare_states(
+        self, who: str, saved: list[SavedState], state_dict: dict[str, Any]
+    ) -> Callable[[], None]:
+        raise NotImplementedError
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As of any optimizer.
+
+        Parameters
+        ----------
+        param_group : dict
+            ``params``, and numbers that differ from the defaults.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For numbers out of their range, or no numbers; the group is not added.
+        """
+        if isinstance(param_group, dict):
+            who = f"{type(self).__name__}: group {len(self.param_groups)}"
+            self._check_group(who, {**self.defaults, **param_group})
+        super().add_param_group(param_group)
+
+    def _name_of(self, group_index: int, param: torch.Tensor) -> str:
+        """How messages call a parameter: by its place, and its name if the optimizer has it."""
+        group = self.param_groups[group_index]
+        position = next(i for i, one in enumerate(group["params"]) if one is param)
+        names = group.get("param_names")
+        called = f" ({names[position]})" if names else ""
+        return f"parameter {position} of group {group_index}{called}"
+
+    # --- loading --------------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict, all of it or, where that raises, nothing.
+
+        Parameters
+        ----------
+        state_dict : dict
+            From `state_dict`. A group without one of this optimizer's numbers keeps the present
+            one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For groups of other sizes, numbers out of their range, and states that do not fit their
+            parameters.
+        """
+        commits: list[Callable[[], None]] = []
+
+        def prepare(_: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+            prepared, commit = self._prepare_load(given)
+            commits.append(commit)
+            return prepared
+
+        def finish(_: torch.optim.Optimizer) -> None:
+            commits[0]()
+
+        # The last of the hooks before and the first of those after: other hooks see what torch
+        # promises them, and torch does not cast the states to the dtypes of parameters.
+        before = self.register_load_state_dict_pre_hook(prepare)
+        after = self.register_load_state_dict_post_hook(finish, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _prepare_load(self, given: dict[str, Any]) -> tuple[dict[str, Any], Callable[[], None]]:
+        """What is left to torch, and what is to follow it. Raises for all that cannot be loaded."""
+        who = f"{type(self).__name__}.load_state_dict"
+        states = {index: dict(state) for index, state in given["state"].items()}
+        sizes = [len(group["params"]) for group in self.param_groups]
+        received_sizes = [len(packed["params"]) for packed in given["param_groups"]]
+        if received_sizes != sizes:
+            raise ValueError(
+                f"{who}: state_dict has groups of {received_sizes} parameters; groups of {sizes} "
+                "are required. Load it into an optimizer with the groups that were saved."
+            )
+        groups, saved = [], []
+        for i, packed in enumerate(given["param_groups"]):
+            group = self.param_groups[i]
+            present = {name: group[name] for name in self.defaults if name in group}
+            whole = self._loaded_group(f"{who}: group {i}", {**present, **packed}, states, group)
+            groups.append(whole)
+            for index, param in zip(packed["params"], group["params"], strict=True):
+                own = {
+                    name: states[index].pop(name)
+                    for name in self._state_names
+                    if name in states.get(index, ())
+                }
+                if own:
+                    saved.append(SavedState(param, self._name_of(i, param), index, own))
+        commit = self._prepare_states(who, saved, given)
+        return {**given, "state": states, "param_groups": groups}, commit
+
+    def _loaded_group(
+        self,
+        who: str,
+        packed: dict[str, Any],
+        states: dict[Any, dict[str, Any]],
+        group: dict[str, Any],
+    ) -> dict[str, Any]:
+        """A group of a state dict as this optimizer has it; `states` may be changed."""
+        del states, group
+        for variant in ("amsgrad", "maximize"):
+            if packed.get(variant):
+                raise ValueError(
+                    f"{who}: {variant} is True; this variant is not available. Load a state dict "
+                    "of an optimizer without it."
+                )
+        self._check_group(who, packed)
+        return packed
+
+    @staticmethod
+    def _checked_state(who: str, saved: SavedState, name: str) -> torch.Tensor:
+        """This rank's part of a saved state."""
+        argument = f"{name} of {saved.where}"
+        values = local_tensor(check_tensor(who, argument, saved.values[name])).detach()
+        local = local_tensor(saved.param)
+        if values.shape != local.shape:
+            raise ValueError(
+                f"{who}: {argument} has shape {tuple(values.shape)}; that of the parameter, "
+                f"{tuple(local.shape)}, is required."
+            )
+        return values
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Drop the gradients, or fill them with zeros.

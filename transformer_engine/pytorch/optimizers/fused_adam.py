@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..arguments import check_flag, check_number, received
+from ..arguments import check_flag, check_not_negative, check_number, received
 from ..cpp_extensions.multi_tensor import (
     multi_tensor_adam,
     multi_tensor_adam_capturable,
@@ -22,12 +22,11 @@ from ..cpp_extensions.multi_tensor import (
 )
 from ..tensor import Float8Quantizer, Float8Tensor, QuantizedTensor
 from ..tensor.storage.write_tracking import count_write, mark_written
-from .adam_state import SCALED_MAX, load_scaled, split_master, store_scaled, wrapped_like
-from .base import CHUNK_SIZE, FusedOptimizer, count_writes_of, plain_like
+from .adam_state import SCALED_MAX, load_scaled, store_scaled
+from .adam_states import MOMENTS, STATES, AdamStates
+from .base import CHUNK_SIZE, count_writes_of
 from .multi_tensor_apply import local_tensor
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-_STATES = (*_MOMENTS, "master_param")
 _MASTER_DTYPES = (torch.float32, torch.float16)
 _MOMENT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 
@@ -94,7 +93,7 @@ def _finish_float8(tensor: Any) -> None:
         tensor._reset_caches()
 
 
-class FusedAdam(FusedOptimizer):
+class FusedAdam(AdamStates):
     """Adam (``adam_w_mode=False``) or AdamW, as torch.optim.Adam and AdamW.
 
     For a gradient g of a parameter p in step t::
@@ -117,13 +116,14 @@ class FusedAdam(FusedOptimizer):
     params : iterable
         Parameters or groups; FP32, FP16, BF16 or quantized, DTensors too.
     lr : float, default 1e-3
-        Learning rate. With `capturable` it becomes a float32 tensor on the parameters' device.
+        Learning rate, 0 or more. With `capturable` it becomes a float32 tensor on the parameters'
+        device.
     betas : (float, float), default (0.9, 0.999)
         Decay rates, in [0, 1).
     eps : float, default 1e-8
         Added to the root, 0 or more.
     weight_decay : float, default 0
-        See above.
+        See above; 0 or more.
     amsgrad : bool, default False
         Not available.
     bias_correction : bool, default True
@@ -205,7 +205,7 @@ class FusedAdam(FusedOptimizer):
             "eps": eps,
             "weight_decay": weight_decay,
         }
-        self._check_numbers(who, defaults)
+        self._check_group(who, defaults)
         super().__init__(params, defaults)
         self._set_up(set_grad_none)
         if self.capturable:
@@ -238,7 +238,7 @@ class FusedAdam(FusedOptimizer):
             )
         if not self.capturable:
             return
-        moments = {self.name_to_dtype_map[name] for name in _MOMENTS}
+        moments = {self.name_to_dtype_map[name] for name in MOMENTS}
         if moments not in ({torch.float32}, {torch.bfloat16}):
             raise RuntimeError(
                 f"{who}: capturable is True with exp_avg_dtype="
@@ -252,13 +252,17 @@ class FusedAdam(FusedOptimizer):
                 "remainders are required."
             )
 
-    @staticmethod
-    def _check_numbers(who: str, group: dict[str, Any]) -> None:
-        if not isinstance(group["lr"], torch.Tensor):
-            check_number(who, "lr", group["lr"])
-        check_number(who, "weight_decay", group["weight_decay"])
-        rule = "it must be a finite number, at least 0."
-        check_number(who, "eps", group["eps"], rule, lambda x: 0.0 <= x < float("inf"))
+    def _check_group(self, who: str, group: dict[str, Any]) -> None:
+        lr = group["lr"]
+        if isinstance(lr, torch.Tensor) and lr.numel() != 1:
+            raise ValueError(f"{who}: lr has shape {tuple(lr.shape)}; one element is required.")
+        if not isinstance(lr, torch.Tensor):
+            check_not_negative(who, "lr", lr)
+        elif lr.device.type == "cpu":  # elsewhere it would be waited for
+            check_not_negative(who, "lr", lr.item())
+        check_not_negative(who, "weight_decay", group["weight_decay"])
+        check_not_negative(who, "eps", group["eps"])
+        check_flag(who, "bias_correction", group["bias_correction"])
         try:
             beta1, beta2 = group["betas"]
         except (TypeError, ValueError):
@@ -267,210 +271,6 @@ class FusedAdam(FusedOptimizer):
             ) from None
         for name, beta in (("betas[0]", beta1), ("betas[1]", beta2)):
             check_number(who, name, beta, f"0 <= {name} < 1 must hold.", lambda x: 0.0 <= x < 1.0)
-
-    # --- states ---------------------------------------------------------------------------------
-
-    def initialize_state(
-        self, param: torch.Tensor, store_param_remainders: bool | None = None
-    ) -> None:
-        """Make the states of a parameter that it does not have yet: moments 0, the master a copy.
-
-        Parameters
-        ----------
-        param : torch.Tensor
-            A parameter of this optimizer.
-        store_param_remainders : bool, optional
-            Whether the master of a BF16 parameter is its remainder; default the optimizer's own
-            setting.
-        """
-        if store_param_remainders is None:
-            store_param_remainders = self.store_param_remainders
-        state, local = self.state[param], local_tensor(param)
-        for name in _MOMENTS:
-            if name not in state:
-                stored = plain_like(local, self.name_to_dtype_map[name]).zero_()
-                state[name] = wrapped_like(param, stored)
-        if not self.master_weights or "master_param" in state:
-            return
-        if store_param_remainders and self._may_have_remainder(local):
-            stored = plain_like(local, torch.int16).zero_()
-            state["master_param"] = wrapped_like(param, stored)
-        else:
-            self._store(param, "master_param", self._float_values(local))
-
-    @staticmethod
-    def _may_have_remainder(local: torch.Tensor) -> bool:
-        return local.dtype is torch.bfloat16 and not isinstance(local, QuantizedTensor)
-
-    @staticmethod
-    def _float_values(local: torch.Tensor) -> torch.Tensor:
-        """A copy in FP32."""
-        if isinstance(local, QuantizedTensor):
-            return local.dequantize(dtype=torch.float32).detach()
-        return plain_like(local, torch.float32).copy_(local)
-
-    def _scale(self, param: torch.Tensor, name: str) -> torch.Tensor:
-        """The scale of a stored state, 1 as long as it holds what was made elsewhere."""
-        scales = self._scales.setdefault(param, {})
-        if name not in scales:
-            device = local_tensor(param).device
-            scales[name] = torch.ones(1, dtype=torch.float32, device=device)
-        return scales[name]
-
-    def _store(self, param: torch.Tensor, name: str, values: torch.Tensor) -> None:
-        """Write FP32 values to a state, in the dtype it has or, for a new one, is to have."""
-        state, local = self.state[param], local_tensor(param)
-        dtype = self.name_to_dtype_map[name]
-        stored = local_tensor(state[name]) if name in state else None
-        if stored is None or stored.dtype != dtype or stored.shape != local.shape:
-            stored = plain_like(local, dtype)
-            state[name] = wrapped_like(param, stored)
-        if dtype in SCALED_MAX:
-            if not isinstance(local, QuantizedTensor) and values.stride() != stored.stride():
-                values = plain_like(local, torch.float32).copy_(values)
-            scale = self._scale(param, name)
-            store_scaled(
-                values.contiguous() if stored.is_contiguous() else values,
-                stored,
-                scale,
-                self._flag(stored.device),
-            )
-        else:
-            stored.copy_(values)
-
-    def set_scaled_state(
-        self, param: torch.Tensor, state_name: str, unscaled_state: torch.Tensor
-    ) -> None:
-        """Store values as the optimizer keeps this state: cast, and scaled where it has few bits.
-
-        Parameters
-        ----------
-        param : torch.Tensor
-            A parameter of this optimizer.
-        state_name : str
-            ``exp_avg``, ``exp_avg_sq`` or ``master_param``.
-        unscaled_state : torch.Tensor
-            Of the parameter's shape (of this rank's part of it), or its whole as a DTensor; a
-            floating-point dtype, int16 for remainders. Floating-point masters of a parameter with
-            remainders are divided into both, which writes to the parameter.
-
-        Raises
-        ------
-        ValueError
-            For another name or shape.
-        TypeError
-            For other dtypes; int16 where no remainders are kept.
-        """
-        who = f"{type(self).__name__}.set_scaled_state"
-        self._check_name(who, state_name)
-        values, local = local_tensor(unscaled_state).detach(), local_tensor(param)
-        if values.shape != local.shape:
-            raise ValueError(
-                f"{who}: unscaled_state has shape {tuple(values.shape)}; that of the parameter, "
-                f"{tuple(local.shape)}, is required."
-            )
-        has_remainder = (
-            state_name == "master_param"
-            and self.store_param_remainders
-            and self._may_have_remainder(local)
-        )
-        if not values.is_floating_point() and not (has_remainder and values.dtype == torch.int16):
-            rule = "int16 or a floating-point dtype" if has_remainder else "a floating-point dtype"
-            raise TypeError(f"{who}: unscaled_state has dtype {values.dtype}; {rule} is required.")
-        values = values.to(local.device)
-        if not has_remainder:
-            self._store(param, state_name, values.to(torch.float32))
-            return
-        if values.dtype != torch.int16:
-            high, values = split_master(values.to(torch.float32))
-            with torch.no_grad():
-                local.copy_(high)
-        state = self.state[param]
-        stored = local_tensor(state[state_name]) if state_name in state else None
-        if stored is None or stored.dtype != torch.int16:
-            stored = plain_like(local, torch.int16)
-            state[state_name] = wrapped_like(param, stored)
-        stored.copy_(values)
-
-    def get_unscaled_state(self, param: torch.Tensor, state_name: str) -> torch.Tensor:
-        """The values of a state: FP32, or the int16 of remainders.
-
-        Parameters
-        ----------
-        param : torch.Tensor
-            A parameter of this optimizer with that state.
-        state_name : str
-            ``exp_avg``, ``exp_avg_sq`` or ``master_param``.
-
-        Returns
-        -------
-        torch.Tensor
-            The stored tensor itself where it is FP32 or int16, else a new one.
-
-        Raises
-        ------
-        ValueError
-            For another name.
-        KeyError
-            If the parameter has no such state yet.
-        """
-        self._check_name(f"{type(self).__name__}.get_unscaled_state", state_name)
-        state: torch.Tensor = self.state[param][state_name]
-        stored = local_tensor(state)
-        if stored.dtype in (torch.float32, torch.int16):
-            return state
-        return wrapped_like(param, self._loaded(param, state_name, stored))
-
-    def _loaded(self, param: torch.Tensor, name: str, stored: torch.Tensor) -> torch.Tensor:
-        if self._is_scaled(name, stored):
-            return load_scaled(stored, self._scale(param, name), self._flag(stored.device))
-        return stored.float()
-
-    @staticmethod
-    def _check_name(who: str, name: Any) -> None:
-        if name not in _STATES:
-            raise ValueError(
-                f"{who}: state_name is {received(name)}; one of {', '.join(_STATES)} is required."
-            )
-
-    def state_dict(self) -> dict[str, Any]:
-        """As of any optimizer; moments and masters are FP32 values, remainders int16.
-
-        So a checkpoint fits optimizers with other dtypes for their states.
-        """
-        result = super().state_dict()
-        for packed, group in zip(result["param_groups"], self.param_groups, strict=True):
-            for index, param in zip(packed["params"], group["params"], strict=True):
-                if index in result["state"]:
-                    result["state"][index] = {
-                        name: self.get_unscaled_state(param, name) if name in _STATES else value
-                        for name, value in result["state"][index].items()
-                    }
-        return result
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state dict of this class, casting and scaling states as configured.
-
-        Parameters
-        ----------
-        state_dict : dict
-            From `state_dict`, perhaps of an optimizer with other dtypes for its states.
-        """
-        states = state_dict["state"]
-        others = {
-            index: {name: value for name, value in state.items() if name not in _STATES}
-            for index, state in states.items()
-        }
-        super().load_state_dict({**state_dict, "state": others})
-        self._scales = {}
-        for packed, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
-            for index, param in zip(packed["params"], group["params"], strict=True):
-                for name in _STATES:
-                    value = states.get(index, {}).get(name)
-                    if value is not None:
-                        self.set_scaled_state(param, name, value)
-            if "step" in group:
-                self._convert_step(group)
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("set_grad_none", "adam_w_mode", "capturable", "master_weights", "_scales")
@@ -517,7 +317,7 @@ class FusedAdam(FusedOptimizer):
 
     def _step_group(self, group: dict[str, Any], grad_scaler: Any) -> None:
         # States that are scaled go through FP32 values.
-        is_direct = not any(self.name_to_dtype_map[name] in SCALED_MAX for name in _STATES)
+        is_direct = not any(self.name_to_dtype_map[name] in SCALED_MAX for name in STATES)
         simple, others = self._gradients_of(group["params"], is_direct)
         if self._dtypes_of((*simple, *others)) >= _HALVES:
             raise RuntimeError(
@@ -558,7 +358,7 @@ class FusedAdam(FusedOptimizer):
         self, calls: dict[_Key, _Call], pairs: list[tuple[torch.Tensor, torch.Tensor]]
     ) -> None:
         """Give plain parameters, whose states are taken as they are, to their calls."""
-        needed = _STATES if self.master_weights else _MOMENTS
+        needed = STATES if self.master_weights else MOMENTS
         device = kind = None
         for param, grad in pairs:
             state = self.state[param]
@@ -582,7 +382,7 @@ class FusedAdam(FusedOptimizer):
         self.initialize_state(param)
         local = local_tensor(param)
         after: list[Callable[[], object]] = []
-        moments = [self._working(param, name, after) for name in _MOMENTS]
+        moments = [self._working(param, name, after) for name in MOMENTS]
         master = self._working(param, "master_param", after) if self.master_weights else None
         working_numel = local.numel() * len(after)
         kind, fp8_dtype, tensors = _kind_of(master), None, (grad, local, *moments)
@@ -616,10 +416,6 @@ class FusedAdam(FusedOptimizer):
             calls[key] = _Call(functions[kind], arguments, [[] for _ in range(count)])
         return calls[key]
 
-    def _is_scaled(self, name: str, stored: torch.Tensor) -> bool:
-        """Whether a state has a scale; one of another dtype was made by the caller."""
-        return stored.dtype in SCALED_MAX and stored.dtype == self.name_to_dtype_map[name]
-
     def _working(
         self, param: torch.Tensor, name: str, after: list[Callable[[], object]]
     ) -> torch.Tensor:
@@ -649,11 +445,6 @@ class FusedAdam(FusedOptimizer):
     # --- capturable -----------------------------------------------------------------------------
 
     @staticmethod
-    def _device_of(group: dict[str, Any]) -> torch.device:
-        params = group["params"]
-        return local_tensor(params[0]).device if params else torch.device("cpu")
-
-    @staticmethod
     def _move_lr(group: dict[str, Any], device: torch.device) -> None:
         """Let lr be a float32 tensor on a device; a scheduler may have put a number there."""
         lr = group["lr"]
@@ -663,17 +454,8 @@ class FusedAdam(FusedOptimizer):
 
     def _convert_step(self, group: dict[str, Any]) -> None:
         """Let the count of steps be of the type that this optimizer uses."""
-        step = group.get("step")
-        if step is None:
-            return
-        if not self.capturable:
-            group["step"] = int(step)
-            return
-        device = self._device_of(group)
-        if not isinstance(step, torch.Tensor) or step.dtype is not torch.int32:
-            group["step"] = torch.as_tensor(step, device=device).to(torch.int32).reshape(1)
-        elif step.device != device:
-            group["step"] = step.to(device)
+        if group.get("step") is not None:
+            group["step"] = self._converted_step(group["step"], group)
 
     def _captured_run(
         self, group: dict[str, Any], grad_scaler: Any

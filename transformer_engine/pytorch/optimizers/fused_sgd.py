@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.optim.optimizer import required
 
-from ..arguments import check_flag, check_number
+from ..arguments import check_flag, check_not_negative, check_number
 from ..cpp_extensions.multi_tensor import multi_tensor_sgd
 from ..tensor import QuantizedTensor
 from .adam_state import wrapped_like
-from .base import CHUNK_SIZE, FusedOptimizer, count_writes_of, plain_like
+from .base import CHUNK_SIZE, FusedOptimizer, SavedState, count_writes_of, plain_like
 from .multi_tensor_apply import local_tensor
 
 _REQUIRED: Any = required  # torch's mark of a number that must be given
@@ -70,6 +70,8 @@ class FusedSGD(FusedOptimizer):
         Numbers out of their range, or no numbers.
     """
 
+    _state_names = ("momentum_buffer",)
+
     def __init__(  # noqa: PLR0913  # frozen public signature
         self,
         params: Iterable[Any],
@@ -84,20 +86,6 @@ class FusedSGD(FusedOptimizer):
         set_grad_none: bool | None = None,
     ) -> None:
         who = type(self).__name__
-        for name, value in (
-            ("lr", lr),
-            ("momentum", momentum),
-            ("weight_decay", weight_decay),
-        ):
-            if value is not _REQUIRED:
-                rule = "it must be a finite number, at least 0."
-                check_number(who, name, value, rule, lambda x: 0.0 <= x < float("inf"))
-        check_number(who, "dampening", dampening)
-        if check_flag(who, "nesterov", nesterov) and (momentum <= 0 or dampening != 0):
-            raise ValueError(
-                f"{who}: nesterov is True with momentum {momentum} and dampening {dampening}; a "
-                "momentum above 0 and no dampening are required."
-            )
         self.wd_after_momentum = check_flag(who, "wd_after_momentum", wd_after_momentum)
         self.materialize_master_grads = bool(materialize_master_grads)
         self.most_recent_scale = 1.0
@@ -109,8 +97,45 @@ class FusedSGD(FusedOptimizer):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
         }
+        self._check_group(who, defaults)
         super().__init__(params, defaults)
         self._set_up(set_grad_none)
+
+    def _check_group(self, who: str, group: dict[str, Any]) -> None:
+        for name in ("lr", "momentum", "weight_decay"):
+            if group[name] is not _REQUIRED:
+                check_not_negative(who, name, group[name])
+        check_number(who, "dampening", group["dampening"])
+        momentum, dampening = group["momentum"], group["dampening"]
+        if check_flag(who, "nesterov", group["nesterov"]) and (momentum <= 0 or dampening != 0):
+            raise ValueError(
+                f"{who}: nesterov is True with momentum {momentum} and dampening {dampening}; a "
+                "momentum above 0 and no dampening are required."
+            )
+
+    def _prepare_states(
+        self, who: str, saved: list[SavedState], state_dict: dict[str, Any]
+    ) -> Callable[[], None]:
+        del state_dict
+        buffers: dict[torch.Tensor, torch.Tensor | None] = {}
+        for one in saved:
+            buffers[one.param] = None
+            if one.values["momentum_buffer"] is not None:  # torch's mark of none yet
+                values = self._checked_state(who, one, "momentum_buffer")
+                buffer = self._new_buffer(local_tensor(one.param)).copy_(values)
+                buffers[one.param] = wrapped_like(one.param, buffer)
+
+        def commit() -> None:
+            for param, buffer in buffers.items():
+                self.state[param]["momentum_buffer"] = buffer
+
+        return commit
+
+    @staticmethod
+    def _new_buffer(local: torch.Tensor) -> torch.Tensor:
+        """Uninitialised: of the parameter's dtype, FP32 where that is quantized."""
+        is_quantized = isinstance(local, QuantizedTensor)
+        return plain_like(local, torch.float32 if is_quantized else local.dtype)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -210,6 +235,6 @@ class FusedSGD(FusedOptimizer):
         buffer = state.get("momentum_buffer")
         if buffer is not None:
             return local_tensor(buffer), False
-        buffer = plain_like(values, values.dtype).zero_()
+        buffer = self._new_buffer(local_tensor(param)).zero_()
         state["momentum_buffer"] = wrapped_like(param, buffer)
         return buffer, True
