@@ -21,6 +21,15 @@ from .base import AttentionSwitches, Runner
 sdpa = F.scaled_dot_product_attention
 
 
+def causal_flag_holds(scale: float) -> bool:
+    """Whether torch's ``is_causal=True`` computes attention with this scale.
+
+    torch's fused CPU operator fills scores above the diagonal with -inf before it scales them:
+    inf with a negative scale, NaN with 0 and what FP32 rounds to 0. A boolean mask comes after.
+    """
+    return scale >= torch.finfo(torch.float32).tiny
+
+
 def common_refusal(params: AttentionParams, switches: AttentionSwitches) -> str | None:
     """Reasons that hold for every use of torch's operator."""
     if not (switches.flash or switches.fused):
@@ -70,7 +79,9 @@ class SdpaBackend:
         s_q, s_kv = params.max_seqlen_q, params.max_seqlen_kv
         empty = 0 in (params.batch_size, params.num_heads, params.head_dim_v, s_q, s_kv)
         if not params.needs_operands and not empty and s_q is not None and s_kv is not None:
-            diagonal_fits = rule.is_causal and rule.shift(s_q, s_kv) == 0
+            diagonal_fits = (
+                rule.is_causal and rule.shift(s_q, s_kv) == 0 and causal_flag_holds(scale)
+            )
             if diagonal_fits or rule.is_unbounded:
                 return _direct(params.qkv_format, diagonal_fits, scale, dropout, grouped)
 

@@ -19,7 +19,7 @@ from ..masks import MaskRule, hidden_by_position
 from ..problem import AttentionOperands, AttentionParams
 from ..resolve import check_slots
 from .base import AttentionSwitches, Runner
-from .sdpa import common_refusal, connect, sdpa
+from .sdpa import causal_flag_holds, common_refusal, connect, sdpa
 
 
 class SdpaVarlenBackend:
@@ -45,10 +45,13 @@ class SdpaVarlenBackend:
         grouped = params.num_heads != params.num_gqa_groups
         scale, dropout, rule = params.softmax_scale, params.attention_dropout, params.mask
         width = params.num_heads * params.head_dim_v
+        has_flag = causal_flag_holds(scale)
 
         def one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             """One sequence ``[len, h, d]`` to ``[len, h * d_v]``."""
             mask, causal, empty_rows = _mask_of(rule, q.shape[0], k.shape[0], q.device)
+            if causal and not has_flag:
+                mask, causal = _lower_triangle(q.shape[0], q.device), False
             q, k, v = q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None]
             out = sdpa(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)[0]
             if empty_rows is not None:
@@ -89,6 +92,11 @@ def _mask_of(
         return ~hidden, False, None
     empty_rows = hidden.all(-1, keepdim=True)
     return ~hidden | empty_rows, False, empty_rows
+
+
+def _lower_triangle(length: int, device: torch.device) -> Tensor:
+    """torch's causal flag as a mask in torch's polarity."""
+    return torch.ones((length, length), dtype=torch.bool, device=device).tril()
 
 
 def _slots(side: str, operands: AttentionOperands, tokens: int, longest: int | None) -> list[int]:
