@@ -352,6 +352,14 @@ THD = {"t": T[:, 0], "tensor_format": "thd", "cu_seqlens": CU}
         ({**THD, "cu_seqlens": torch.tensor([0, 3, 2])}, r"cu_seqlens is \[0, 3, 2\]"),
         ({**THD, "cu_seqlens": torch.tensor([1, 4])}, r"cu_seqlens is \[1, 4\]"),
         ({**THD, "cu_seqlens": CU[:1]}, "cu_seqlens has shape"),
+        (
+            {**THD, "cu_seqlens": torch.tensor([0, 6]), "cp_size": 2},
+            r"cu_seqlens is \[0, 6\], .*multiple of 4\.",
+        ),
+        (
+            {**THD, "cu_seqlens": torch.tensor([0, 3, 8]), "cp_size": 2, "fused": True},
+            r"cu_seqlens is \[0, 3, 8\], sequences of \[3, 5\] tokens; .*Pad the sequences",
+        ),
         ({**THD, "freqs": FREQS[:3]}, r"sequences of \[4\] tokens start at \[0\] and freqs has 3"),
         (
             {**THD, "start_positions": torch.tensor([5])},

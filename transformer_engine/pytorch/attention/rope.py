@@ -323,6 +323,12 @@ def _check_packed(tokens: int, rows: int, place: _Placement, who: str) -> None:
             f"{who}: cu_seqlens is {ends} and t has {tokens} tokens on each of {place.cp_size} "
             "ranks; it must start at 0, never decrease and stay within the tokens."
         )
+    if place.cp_size > 1 and any(length % (2 * place.cp_size) != 0 for length in lengths):
+        raise ValueError(
+            f"{who}: cu_seqlens is {ends}, sequences of {lengths} tokens; with "
+            f"cp_size={place.cp_size} a rank holds two equal chunks of each, so every length must "
+            f"be a multiple of {2 * place.cp_size}. Pad the sequences."
+        )
     starts = [0] * len(lengths) if start is None else start.tolist()
     needed = max(first + length for first, length in zip(starts, lengths, strict=True))
     if needed > rows or min(starts) < 0:
@@ -441,9 +447,10 @@ def apply_rotary_pos_emb(  # noqa: PLR0913 - public signature
         cos and sin are rounded to the dtype of `t` first and each operation rounds.
     cu_seqlens : torch.Tensor, optional
         thd only: cumulative (padded) lengths ``[b + 1]`` over all ranks; they are divided by
-        `cp_size` inside. Tokens behind the last sequence count as position 0. Values on a GPU are
-        not waited for: there, a position outside `freqs` gives NaN in the channels that turn
-        (fused), or the device's own error.
+        `cp_size` inside, so that with ``cp_size > 1`` each length must be a multiple of
+        ``2 cp_size``. Tokens behind the last sequence count as position 0. Values on a GPU are
+        not waited for: there, lengths are not checked, and a position outside `freqs` gives NaN in
+        the channels that turn (fused), or the device's own error.
     cp_size, cp_rank : int
         Context parallelism: this rank holds chunks ``cp_rank`` and ``2 cp_size - 1 - cp_rank`` of
         each sequence.
