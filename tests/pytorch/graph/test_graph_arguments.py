@@ -44,6 +44,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         TypeError,
         "modules holds of type builtin_function_or_method",
     ),
+    "a number": ({"modules": 3}, TypeError, "modules is 3; it must be a torch.nn.Module or a"),
     "no module": ({"modules": ()}, ValueError, "modules is empty"),
     "samples": ({"modules": PAIR}, ValueError, "sample_args has 1 items; 2 are required"),
     "sample": (

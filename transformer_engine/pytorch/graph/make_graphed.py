@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transformer_engine.common.recipe import Recipe
 
-from ..arguments import check_flag, check_int
+from ..arguments import check_flag, check_int, received
 from .arguments import (
     OWNER,
     Options,
@@ -135,6 +135,11 @@ def make_graphed_callables(  # noqa: PLR0913 - a public signature
         Without CUDA; for modules that cannot be captured; from a hook that returns something.
     """
     is_single = isinstance(modules, torch.nn.Module)
+    if not is_single and not isinstance(modules, (tuple, list)):
+        raise TypeError(
+            f"{OWNER}: modules is {received(modules)}; it must be a torch.nn.Module or a tuple of "
+            "them."
+        )
     all_modules = (modules,) if is_single else tuple(modules)
     check_modules(all_modules)
     settings = new_names(
