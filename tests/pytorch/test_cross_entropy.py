@@ -230,6 +230,7 @@ X, IDS = torch.zeros(2, 3, 5), torch.zeros(2, 3, dtype=torch.int64)
         ({"label_smoothing": "a"}, TypeError, "label_smoothing is 'a'"),
         ({"reduce_loss": "no"}, TypeError, "reduce_loss is 'no'"),
         ({"ignore_idx": 0.5}, TypeError, r"ignore_idx is 0\.5"),
+        ({"ignore_idx": 2**63}, ValueError, "ignore_idx is 9223372036854775808; .* less than 2"),
         ({"is_cg_capturable": 2}, TypeError, "is_cg_capturable is 2"),
         ({"overwrite_input": None}, TypeError, "overwrite_input is None"),
         ({"dist_process_group": 3}, TypeError, "dist_process_group is 3"),
@@ -291,3 +292,27 @@ def refuse_on_meta(rank):
 
 def test_what_is_refused_over_ranks():
     assert ranks(2).run(refuse_on_meta) == [torch.Size([2, 3])] * 2
+
+
+def refuse_unequal_parts(rank):
+    group = torch.distributed.group.WORLD
+    logits = torch.zeros(1, 2, 5 if rank == 0 else 3)
+    inside = torch.tensor([[4, 3]])  # an id of every rank's own count of the vocabulary
+    outside = torch.tensor([[4, 6]])  # rank 1 counts 6 ids
+    for target in (inside, outside):
+        with pytest.raises(ValueError, match=r"last dimension of inp is \[5, 3\] on the ranks"):
+            parallel_cross_entropy(logits, target, dist_process_group=group)
+    own = torch.tensor([[1, 10 if rank == 1 else 2]])
+    with pytest.raises(ValueError, match=r"target has the id 10; ids lie in 0\.\.9"):
+        parallel_cross_entropy(torch.zeros(1, 2, 5), own, dist_process_group=group)
+    return parallel_cross_entropy(X, IDS + 9, dist_process_group=group).shape
+
+
+def test_every_rank_refuses_what_one_rank_refuses():
+    assert ranks(2).run(refuse_unequal_parts) == [torch.Size([2, 3])] * 2
+
+
+def test_an_overwritten_leaf_shares_its_memory_with_its_gradient():
+    leaf = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    parallel_cross_entropy(leaf, IDS, overwrite_input=True).sum().backward()
+    assert leaf.grad.data_ptr() == leaf.data_ptr()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -62,11 +62,7 @@ class _CrossEntropy(torch.autograd.Function):
         ids = target.contiguous()
         statistics = cross_entropy_statistics(logits, ids, problem.vocabulary)
         if problem.ranks > 1:
-            rows, numbers = statistics.shape
-            gathered = statistics.new_empty(problem.ranks * rows, numbers)
-            with naming(_WHO, "all-gather", problem.group):
-                all_gather_single(gathered, statistics, group=problem.group)
-            statistics = gathered
+            statistics = _of_all_ranks(statistics, logits.shape[-1], ids, problem)
         loss, softmax, weight = cross_entropy_loss(
             statistics, ids, problem.vocabulary, problem.label_smoothing, problem.reduce_loss
         )
@@ -98,6 +94,42 @@ class _CrossEntropy(torch.autograd.Function):
             ctx.is_overwritten = True
             torch.autograd.graph.increment_version(logits)  # whoever else saved it is told
         return grad, None, None
+
+
+def _gathered(part: Tensor, problem: _Problem) -> Tensor:
+    """Rows of all ranks, rank after rank."""
+    rows, numbers = part.shape
+    whole = part.new_empty(problem.ranks * rows, numbers)
+    with naming(_WHO, "all-gather", problem.group):
+        all_gather_single(whole, part, group=problem.group)
+    return whole
+
+
+def _of_all_ranks(statistics: Tensor, columns: int, ids: Tensor, problem: _Problem) -> Tensor:
+    """The statistics of every rank. On the CPU a row more goes along, which says how many columns
+    a rank has and which id it refuses: then all ranks raise alike, and none waits for another. A
+    GPU is not waited for.
+    """
+    if ids.device.type != "cpu":
+        return _gathered(statistics, problem)
+    ignored, _, size = problem.vocabulary
+    wrong = _wrong_id(ids, problem.vocabulary)
+    note = torch.tensor([[columns, ignored if wrong is None else wrong]], dtype=torch.int64)
+    numbers = statistics.shape[1]
+    whole = _gathered(torch.cat((statistics, note.view(statistics.dtype))), problem)
+    whole = whole.view(problem.ranks, -1, numbers)
+    notes = whole[:, -1].contiguous().view(torch.int64).tolist()
+    widths = [width for width, _ in notes]
+    if len(set(widths)) > 1:
+        raise ValueError(
+            f"{_WHO}: the last dimension of inp is {widths} on the ranks of dist_process_group; it "
+            "must be the same on all. Pad the vocabulary to a multiple of their number, with "
+            "logits of -inf."
+        )
+    for _, given in notes:
+        if given != ignored:
+            _refuse_id(given, ignored, size)
+    return whole[:, :-1].reshape(-1, numbers)
 
 
 def _composed(inp: Tensor, target: Tensor, problem: _Problem) -> Tensor:
@@ -139,15 +171,27 @@ def _check_tensors(inp: Tensor, target: Tensor) -> None:
         )
 
 
-def _check_ids(target: Tensor, vocabulary: tuple[int, int, int]) -> None:
-    """Ids that are on the host anyway."""
+def _wrong_id(target: Tensor, vocabulary: tuple[int, int, int]) -> int | None:
+    """The first id outside the vocabulary, of ids that are on the host anyway."""
     ignored, _, size = vocabulary
     wrong = ((target < 0) | (target >= size)) & (target != ignored)
-    if wrong.any():
+    return int(target[wrong][0]) if wrong.any() else None
+
+
+def _refuse_id(given: int, ignored: int, size: int) -> NoReturn:
+    raise ValueError(
+        f"{_WHO}: target has the id {given}; ids lie in 0..{size - 1}, the vocabulary of all "
+        f"ranks, or are ignore_idx={ignored}."
+    )
+
+
+def _check_ignored(ignore_idx: Any) -> int:
+    ignored = check_int(_WHO, "ignore_idx", ignore_idx, minimum=-(2**63))
+    if ignored >= 2**63:
         raise ValueError(
-            f"{_WHO}: target has the id {int(target[wrong][0])}; ids lie in 0..{size - 1}, the "
-            f"vocabulary of all ranks, or are ignore_idx={ignored}."
+            f"{_WHO}: ignore_idx is {ignored}; ids are int64, so it must be less than 2**63."
         )
+    return ignored
 
 
 def parallel_cross_entropy(
@@ -168,7 +212,9 @@ def parallel_cross_entropy(
     ----------
     inp : torch.Tensor
         Logits ``[b, s, v]`` or ``[s, b, v]``, any strides, FP32, BF16 or FP16. With a group, v is
-        the part of the vocabulary that this rank holds: rank r has the ids ``r v`` and up.
+        the part of the vocabulary that this rank holds: rank r has the ids ``r v`` and up, so that
+        v must be the same on all ranks. Every rank refuses others on the CPU; on a GPU, which is
+        not waited for, nothing compares them and the loss is wrong.
     target : torch.Tensor
         int64 ids of the whole vocabulary, in the shape of the leading dimensions, any strides. Ids
         outside it are refused on the CPU; on a GPU, which is not waited for, they give NaN.
@@ -184,7 +230,9 @@ def parallel_cross_entropy(
         Accepted; nothing here waits for the device, so every call can be captured in a CUDA graph.
     overwrite_input : bool
         Let backward write the gradient over `inp` (over the copy of one that is not contiguous),
-        which saves that much memory. It can then run once only.
+        which saves that much memory. It can then run once only. Logits that are a leaf then have
+        a ``grad`` in the memory of the logits themselves: what changes one, such as an optimizer
+        or ``grad.zero_()``, changes the other.
 
     Returns
     -------
@@ -194,8 +242,8 @@ def parallel_cross_entropy(
     Raises
     ------
     ValueError, TypeError
-        Tensors of other shapes, dtypes or devices, ids outside the vocabulary, a group that this
-        rank is not in.
+        Tensors of other shapes, dtypes or devices, ids outside the vocabulary or parts of unequal
+        size (on every rank), a group that this rank is not in.
     RuntimeError
         A second backward with `overwrite_input`.
     """
@@ -209,7 +257,7 @@ def parallel_cross_entropy(
     reduce_loss = check_flag(_WHO, "reduce_loss", reduce_loss)
     check_flag(_WHO, "is_cg_capturable", is_cg_capturable)
     overwrite_input = check_flag(_WHO, "overwrite_input", overwrite_input)
-    ignored = check_int(_WHO, "ignore_idx", ignore_idx, minimum=-(2**63))
+    ignored = _check_ignored(ignore_idx)
     ranks, rank = 1, 0
     if dist_process_group is not None:
         ranks = group_size(_WHO, "dist_process_group", dist_process_group)
@@ -227,6 +275,8 @@ def parallel_cross_entropy(
                 "torch.compiler.disable, or call it outside."
             )
         return _composed(inp, target, problem)
-    if target.device.type == "cpu":
-        _check_ids(target, vocabulary)
+    if target.device.type == "cpu" and ranks == 1:
+        wrong = _wrong_id(target, vocabulary)
+        if wrong is not None:
+            _refuse_id(wrong, ignored, size)
     return _CrossEntropy.apply(inp, target, problem)
