@@ -131,7 +131,8 @@ VARIABLES = (
         "NVTE_DPA_FP8_RECIPE",
         "",
         "the recipe of FP8 attention, whatever the region's is; F16: none; empty: the region's "
-        "(read, as all of NVTE_DPA_*, when an attention module is made)",
+        "(read, as all of NVTE_DPA_*, when an attention module is made, and when a recipe is first "
+        "used)",
         CALL,
         ("", "F16", "DelayedScaling", "Float8CurrentScaling", "MXFP8BlockScaling"),
     ),

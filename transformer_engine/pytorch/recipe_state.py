@@ -128,7 +128,9 @@ def native_recipe(recipe: Recipe) -> Any:
         native = _make_native_recipe(recipe)
         recipe._native = native  # type: ignore[misc]  # shadows the class's default
         return native
-    key = (type(recipe), repr(recipe), _quantization_params(recipe))  # callables show their address
+    # Callables show their address. The environment may give attention another recipe.
+    what = (*_quantization_params(recipe), _may_have_fp8_attention(recipe))
+    key = (type(recipe), repr(recipe), what)
     native = _native_recipes.get(key)
     if native is None:
         native = _make_native_recipe(recipe)

@@ -242,6 +242,15 @@ void bind_steps(py::module_& m) {
                              [](const QuantizedCall& self) { return self.state().is_quantized; })
       .def_property_readonly("is_calibrating",
                              [](const QuantizedCall& self) { return self.state().is_calibrating; })
+      .def_property_readonly("is_replay",
+                             [](const QuantizedCall& self) { return self.state().is_replay; })
+      .def_property_readonly(
+          "forward_scales",
+          [](const QuantizedCall& self) -> std::optional<at::Tensor> {
+            at::Tensor scales = self.forward_scales();
+            return scales.defined() ? std::optional(std::move(scales)) : std::nullopt;
+          },
+          "float32 [slots]: those of the forward that runs, or that it repeats.")
       .def_property_readonly(
           "backward_override",
           [](const QuantizedCall& self) -> std::optional<std::string> {

@@ -142,6 +142,15 @@ def make_runner(params: AttentionParams) -> Runner:
     return run_lengths
 
 
+def padding_lengths(
+    params: AttentionParams, operands: AttentionOperands, q: Tensor, k: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """The checked lengths of an sbhd or bshd batch on the device of its tensors."""
+    _check_lengths(params, operands, q, k)
+    on_device = _Lengths(params, operands, q.device)
+    return on_device.cu_q, on_device.cu_kv
+
+
 class _Lengths:
     """The lengths of one call on the device of its tensors."""
 

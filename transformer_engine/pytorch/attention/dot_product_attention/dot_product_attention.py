@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from transformer_engine.common.recipe import Recipe
-
 from ...arguments import (
     check_callables,
     check_choice,
@@ -31,20 +29,11 @@ from ...arguments import (
     tensor_parallel_size,
 )
 from ...constants import AttnTypes
-from ...cpp_extensions import cast as native_cast
 from ...cpp_extensions import state as native_state
-from ...cpp_extensions import steps
-from ...module.base import TransformerEngineBaseModule, resolve_device
-from ...quantization import FP8GlobalStateManager, autocast
-from ...recipe_state import SLOTS_PER_GEMM, UNUSED_SLOT, QuantizerRole
+from ...module.base import resolve_device
 from ...tensor import Float8Tensor
-from ..backends.base import SureRunner
-from ..backends.candidates import backend_reasons, compile_first, switches_from_environment
-from ..dense import load, store
-from ..fp8.boundary import Boundary, boundary_of, decode_parts, encode
-from ..fp8.codes import Slots
-from ..fp8.function import Float8AttentionOptions, float8_attention
-from ..fp8.recipes import NUM_GEMMS, Float8AttentionSettings, attention_roles
+from ..backends.candidates import backend_reasons, compile_first
+from ..fp8.boundary import decode_parts
 from ..masks import normalize_mask_type, resolve_mask_rule
 from ..problem import QKV_FORMATS, SOFTMAX_TYPES, AttentionOperands, AttentionParams
 from ..resolve import (
@@ -55,38 +44,13 @@ from ..resolve import (
     check_qkv,
     split_packed,
 )
+from .float8 import MAX_PLANS, AttentionPlan, Float8AttentionModule, Float8Call
 
 __all__ = ["DotProductAttention"]
 
 _WHO = "DotProductAttention"
 _CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
 _may_run_fp8_attention = native_state.may_run_fp8_attention
-_FLOAT8_CORES = (
-    native_cast.Float8QuantizerCore,
-    native_cast.Float8CurrentScalingQuantizerCore,
-)
-_MAX_PLANS = 256  # call signatures remembered per module
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What one call signature resolves to."""
-
-    run: SureRunner
-    params: AttentionParams
-    needs_operands: bool
-    device_type: str
-    has_dropout: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Float8Call:
-    """One call that may run in FP8; `plan` is for where it does not."""
-
-    plan: _Plan
-    boundary: Boundary
-    fp8_output: bool
-    bf16_backward: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +66,7 @@ class _CallSpec:
     max_seqlen_kv: int | None
 
 
-class DotProductAttention(TransformerEngineBaseModule):
+class DotProductAttention(Float8AttentionModule):
     """Scaled dot-product attention.
 
     Parameters
@@ -150,9 +114,6 @@ class DotProductAttention(TransformerEngineBaseModule):
     softmax_offset : torch.Tensor or None
         None; zeros ``[heads]`` outside the state dict (off-by-one); a parameter (learnable).
     """
-
-    num_gemms = NUM_GEMMS
-    has_linear_layers = False
 
     def __init__(  # noqa: PLR0913 - public signature
         self,
@@ -207,11 +168,7 @@ class DotProductAttention(TransformerEngineBaseModule):
         )
         self.softmax_type = softmax_type
         self.return_max_logit = return_max_logit
-        self._switches = switches_from_environment()
-        self._float8 = Float8AttentionSettings.from_environment()
-        self._call_device: torch.device | None = None
-        self.deterministic = self._switches.deterministic
-        self._plans: dict[tuple[Any, ...], _Plan] = {}
+        self._plans: dict[tuple[Any, ...], AttentionPlan] = {}
         self._accepted_cp_group: Any = None
         self.set_context_parallel_group(cp_group, cp_global_ranks, cp_stream, cp_comm_type)
         self.softmax_offset: Tensor | None = None
@@ -439,7 +396,7 @@ class DotProductAttention(TransformerEngineBaseModule):
         if torch.is_autocast_enabled(plan.device_type):
             q, k, v, plan = self._under_autocast(q, k, v, operands, spec, plan)
         if boundary is not None:
-            options = _Float8Call(plan, boundary, fp8_output, bf16_backward)
+            options = Float8Call(plan, boundary, fp8_output, bf16_backward)
             plan = dataclasses.replace(plan, run=partial(self._run_in_float8, options))
         if (
             plan.has_dropout
@@ -452,117 +409,6 @@ class DotProductAttention(TransformerEngineBaseModule):
             return self._run(plan, q, k, v, operands, True)
         return plan.run(q, k, v, operands)
 
-    def _float8_boundary(self, query: Any) -> Boundary | None:
-        """For a call that may run in FP8, where its tensors' scales stand; else None."""
-        if self._step is not None or self._float8.wants_fp8(FP8GlobalStateManager.get_fp8_recipe()):
-            return boundary_of(query) or Boundary()
-        return None
-
-    def _run_in_float8(
-        self,
-        options: _Float8Call,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        operands: AttentionOperands | None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Run by the native step, which knows the quantizers and whether this repeats a forward."""
-        self._call_device = q.device
-        is_other = native_state.is_region_quantizing() and not self._float8.wants_fp8(
-            FP8GlobalStateManager.get_fp8_recipe()
-        )
-        result: Tensor | tuple[Tensor, Tensor]
-        if is_other:  # a recipe without FP8 attention
-            with autocast(enabled=False):
-                result = self._run_step(q, k, v, operands, options)
-        else:
-            result = self._run_step(q, k, v, operands, options)
-        return result
-
-    def _quantized_forward(
-        self,
-        call: steps.QuantizedCall,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        operands: AttentionOperands | None,
-        options: _Float8Call,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """One forward inside the step."""
-        plan, boundary = options.plan, options.boundary
-        if not (call.is_quantized or call.is_calibrating):
-            return plan.run(q, k, v, operands)
-        params = plan.params
-        if not self._switches.unfused:
-            raise ValueError(
-                f"{_WHO}.forward: no backend accepts FP8 attention; UnfusedDotProductAttention: "
-                "switched off by NVTE_UNFUSED_ATTN=0. Set it to 1, or fp8_dpa=False."
-            )
-        override = call.backward_override
-        if options.bf16_backward or not self._float8.has_fp8_backward:
-            override = "high_precision"
-        slots = Slots(call)
-        inputs = load(params, q, k, v, operands)
-        out, max_logit = float8_attention(
-            inputs.q,
-            inputs.k,
-            inputs.v,
-            bias=inputs.bias,
-            sink=operands.softmax_offset if operands is not None else None,
-            hidden=inputs.hidden,
-            slots=slots,
-            options=Float8AttentionOptions(
-                softmax_scale=params.softmax_scale,
-                groups=params.num_gqa_groups,
-                dropout=params.attention_dropout,
-                out_dtype=params.dtype,
-                backward=override or "quantized",
-                keeps_output=self._float8.keeps_output,
-                returns_max_logit=params.return_max_logit,
-            ),
-            boundary=boundary,
-        )
-        out = store(params, inputs, out)
-        if options.fp8_output and call.is_quantized:
-            out = encode(out, boundary, slots)
-        return out if max_logit is None else (out, max_logit)
-
-    def _build_step(self) -> Any:
-        return steps.PythonStep(f"{_WHO}.forward")
-
-    def _state_recipe(self, recipe: Recipe) -> Recipe:
-        return self._float8.state_recipe(recipe)
-
-    def get_quantizer_roles(self, mode: str) -> list[QuantizerRole | None]:
-        """``QuantizerRole("dpa", tensor, name)``: qkv, s and o; dqkv, do and dp (see fp8.recipes).
-
-        Parameters
-        ----------
-        mode : {"forward", "backward"}
-        """
-        return attention_roles(mode, self.name)
-
-    def init_fp8_metadata(self, num_gemms: int = NUM_GEMMS) -> None:
-        """Make quantizers for the region in force, if attention runs in FP8 there."""
-        if self._float8.wants_fp8(FP8GlobalStateManager.get_fp8_recipe()):
-            super().init_fp8_metadata(num_gemms)
-
-    def _parameter_device(self) -> torch.device:
-        return resolve_device("cuda") if self._call_device is None else self._call_device
-
-    def _accept_quantizers(self, quantizers: dict[str, list[Any]]) -> None:
-        for mode, made in zip(SLOTS_PER_GEMM, quantizers.values(), strict=True):
-            for role, quantizer in zip(self.get_quantizer_roles(mode), made, strict=True):
-                if role != UNUSED_SLOT and not isinstance(quantizer.native, _FLOAT8_CORES):
-                    tensor = "" if role is None else role.tensor_type
-                    raise TypeError(
-                        f"{_WHO}.forward: the recipe's quantizer for {tensor!r} is a "
-                        f"{type(quantizer).__name__}; FP8 attention needs a Float8Quantizer, a "
-                        "Float8CurrentScalingQuantizer or a DelayedScalingRequest. Change what "
-                        'qfactory returns for module_type "dpa", or set fp8_dpa=False.'
-                    )
-                quantizer.set_usage(rowwise=True, columnwise=False)
-
     def _known_plan(
         self,
         q: Tensor,
@@ -570,7 +416,7 @@ class DotProductAttention(TransformerEngineBaseModule):
         v: Tensor,
         operands: AttentionOperands | None,
         spec: tuple[Any, ...],
-    ) -> tuple[_Plan | None, tuple[Any, ...] | None]:
+    ) -> tuple[AttentionPlan | None, tuple[Any, ...] | None]:
         """(the plan of an equal call, the key to remember it by), None for what is not there."""
         try:
             key = (
@@ -596,7 +442,7 @@ class DotProductAttention(TransformerEngineBaseModule):
 
     @staticmethod
     def _run(
-        plan: _Plan,
+        plan: AttentionPlan,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -618,8 +464,8 @@ class DotProductAttention(TransformerEngineBaseModule):
         v: Tensor,
         operands: AttentionOperands | None,
         spec: tuple[Any, ...],
-        plan: _Plan,
-    ) -> tuple[Tensor, Tensor, Tensor, _Plan]:
+        plan: AttentionPlan,
+    ) -> tuple[Tensor, Tensor, Tensor, AttentionPlan]:
         """Cast the inputs as autocast casts those of torch's own attention operator."""
         dtype = torch.get_autocast_dtype(plan.device_type)
         if plan.params.dtype in (dtype, torch.float64):
@@ -632,8 +478,8 @@ class DotProductAttention(TransformerEngineBaseModule):
             self._remember(key, cast_plan)
         return q, k, v, cast_plan
 
-    def _remember(self, key: tuple[Any, ...], plan: _Plan) -> None:
-        if len(self._plans) >= _MAX_PLANS:
+    def _remember(self, key: tuple[Any, ...], plan: AttentionPlan) -> None:
+        if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[key] = plan
 
@@ -644,11 +490,11 @@ class DotProductAttention(TransformerEngineBaseModule):
         v: Tensor,
         operands: AttentionOperands | None,
         spec: tuple[Any, ...],
-    ) -> _Plan:
+    ) -> AttentionPlan:
         """Check a call signature and choose its backend."""
         params = self._problem(q, k, v, operands, _CallSpec(*spec))
         run = compile_first(params, self._switches)
-        return _Plan(
+        return AttentionPlan(
             run, params, params.needs_operands, params.device.type, params.attention_dropout > 0.0
         )
 

@@ -69,6 +69,25 @@ class Slots:
         """Whether the scale is known before the tensor is."""
         return isinstance(self._core(tensor), tex.Float8QuantizerCore)
 
+    def kind(self, tensor: str) -> tuple[DType, bool]:
+        """Of the codes, and whether their scale is known before the tensor is."""
+        return self.dtype(tensor), self.is_delayed(tensor)
+
+    def dtype(self, tensor: str) -> DType:
+        """Of the codes."""
+        return DType.cast(self._core(tensor).fp8_dtype)
+
+    def scale(self, tensor: str) -> Tensor:
+        """Delayed scaling's scale of a gradient, float32 [1]."""
+        scale: Tensor = self._core(tensor).scale
+        return scale
+
+    def raise_amax(self, tensor: str, amax: Tensor) -> None:
+        """Observe an amax (float32 [1]) that a kernel has computed; a repeated forward does not."""
+        if tensor in BACKWARD_SLOTS or not self.call.is_replay:
+            observed = self._core(tensor).amax
+            torch.maximum(observed, amax, out=observed)
+
     def encode(self, tensor: str, values: Tensor) -> Codes:
         """Quantize, with the amax observed where the scale is delayed."""
         core = self._core(tensor)

@@ -321,15 +321,22 @@ void finish_backward(const CallState& state) {
   }
 }
 
+at::Tensor forward_scales(const CallState& state) {
+  const DelayedScalingState& delayed = *state.quantizers->forward_state;
+  if (!state.is_replay) {
+    return delayed.scale;
+  }
+  return state.graph_scales != nullptr ? *state.graph_scales
+                                       : delayed.scale_at(state.scale_version);
+}
+
 ReplayScales::ReplayScales(const CallState& state) {
   if (!state.is_replay || state.quantizers == nullptr ||
       state.quantizers->forward_state == nullptr) {
     return;
   }
   quantizers_ = state.quantizers.get();
-  const at::Tensor scales = state.graph_scales != nullptr
-                                ? *state.graph_scales
-                                : quantizers_->forward_state->scale_at(state.scale_version);
+  const at::Tensor scales = forward_scales(state);
   for (size_t i = 0; i < quantizers_->forward.size(); ++i) {
     quantizers_->forward[i]->set_replay_scale(scales.narrow(0, static_cast<int64_t>(i), 1));
   }

@@ -167,6 +167,9 @@ class ModuleStep : public Step {
 // when the node's forward was the first quantized module of its region.
 void finish_backward(const CallState& state);
 
+// [slots]: the scales of the forward that runs, or that it repeats; of delayed scaling.
+at::Tensor forward_scales(const CallState& state);
+
 // While alive, casts of the set's forward quantizers use the scales of `state`'s original forward
 // and observe nothing.
 class ReplayScales {

@@ -12,6 +12,10 @@ namespace py = pybind11;
 
 namespace transformer_engine::pytorch {
 
+at::Tensor QuantizedCall::forward_scales() const {
+  return state_.has_scales() ? transformer_engine::pytorch::forward_scales(state_) : at::Tensor();
+}
+
 std::vector<std::shared_ptr<Quantizer>> QuantizedCall::forward_quantizers() const {
   return state_.quantizers == nullptr ? std::vector<std::shared_ptr<Quantizer>>{}
                                       : state_.quantizers->forward;

@@ -16,6 +16,8 @@ class QuantizedCall {
   explicit QuantizedCall(CallState state) : state_(std::move(state)) {}
 
   const CallState& state() const { return state_; }
+  // [slots] of delayed scaling; undefined where the recipe has none.
+  at::Tensor forward_scales() const;
   // By slot, of the recipe in force when the forward began; empty without quantization.
   std::vector<std::shared_ptr<Quantizer>> forward_quantizers() const;
   std::vector<std::shared_ptr<Quantizer>> backward_quantizers() const;
