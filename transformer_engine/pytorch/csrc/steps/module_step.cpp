@@ -100,12 +100,19 @@ std::deque<ForwardRecord> RecomputeLog::records_under_hook(const RunningNode& no
 }
 
 // With a hook in force, the hook recomputes, unless the node is a checkpoint that was under none
-// itself: then the hook is that of another checkpoint inside it.
+// itself: then the hook is that of another checkpoint inside it. In older torch such a one takes
+// a sequence number even where nothing is recorded: then the forwards of torch's own checkpoint
+// have later numbers than its node.
 bool RecomputeLog::is_repeated_by_node(const RunningNode& node, const void* hook) const {
-  return hook == nullptr || std::any_of(records_.begin(), records_.end(), [&](const auto& record) {
-           return record.is_inside_node && record.hook == nullptr && record.thread == node.thread &&
-                  record.node == node.sequence;
-         });
+  if (hook == nullptr) {
+    return true;
+  }
+  const auto current = torch::autograd::get_current_node();
+  const bool is_checkpoint = current && current->name() == "CheckpointFunctionBackward";
+  return std::any_of(records_.begin(), records_.end(), [&](const auto& record) {
+    return record.is_inside_node && record.hook == nullptr && record.thread == node.thread &&
+           (record.node == node.sequence || (is_checkpoint && record.node > node.sequence));
+  });
 }
 
 const ForwardRecord* RecomputeLog::next_repeated() {
