@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -524,3 +525,17 @@ def test_the_offline_kit_says_where_googletest_comes_from(tmp_path):
     (tmp_path / "CMakeLists.txt").touch()
     assert offline_kit.collect_googletest(tmp_path, tmp_path.parent / "kept") is None
     assert (tmp_path.parent / "kept" / "CMakeLists.txt").is_file()
+
+
+def test_programs_for_a_gpu_link_no_stand_in():
+    """Test files that need a stand-in for a library are no part of a GPU's programs."""
+    folder = ROOT / "tests" / "cpp"
+    rule = re.search(
+        r'FILTER cuda_test_sources EXCLUDE REGEX "([^"]+)"', (folder / "CMakeLists.txt").read_text()
+    )
+    assert rule is not None
+    for path in sorted((folder / "cuda").glob("*.cpp")):
+        emulated = r"#if defined\(TE_CUDA_EMULATED\).*?#(else|endif)"
+        text = re.sub(emulated, "", path.read_text(), flags=re.DOTALL)
+        is_left_out = re.search(rule.group(1), path.as_posix()) is not None
+        assert is_left_out or '"cuda/fake_' not in text, path.name

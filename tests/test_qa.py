@@ -140,7 +140,8 @@ def test_the_gpu_run_goes_on_after_failures_and_leaves_its_log(tmp_path):
         text=True,
     )
     assert result.returncode == 1, result.stdout + result.stderr
-    last = "FAIL L0_cuda: build report parity measure graphs tests"
+    failed = "build build without C++ tests report parity measure graphs tests"
+    last = f"FAIL L0_cuda: {failed}"
     assert result.stdout.splitlines()[-1] == last
     assert (out / "run.log").read_text().splitlines()[-1] == last
     assert sorted(path.name for path in out.iterdir()) == ["cuda.json", "run.log"]

@@ -47,6 +47,9 @@ case $capability in 90 | 100) architecture=${capability}a ;; *) architecture=$ca
 export NVTE_USE_CUDA=1 NVTE_CUDA_ARCHS=$architecture
 export NVTE_CMAKE_BUILD_DIR=$WORK/cmake
 timed_case build "$PYTHON" "$TE_PATH/build_tools/cmake_build.py" --tests
+if [ ${#failures[@]} != 0 ]; then  # perhaps of the C++ tests alone
+  timed_case "build without C++ tests" "$PYTHON" "$TE_PATH/build_tools/cmake_build.py"
+fi
 export PYTHONPATH=$TE_PATH${PYTHONPATH:+:$PYTHONPATH}
 
 # run_program NAME: its tests, and where some fail, those of each suite in a process of its own: an
