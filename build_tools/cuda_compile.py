@@ -372,6 +372,11 @@ def with_compact_names(file: Compiled) -> KernelFigures:
     return dict(sorted((names[name], figures) for name, figures in file.kernels.items()))
 
 
+def is_kernel(by_architecture: Mapping[str, Figures]) -> bool:
+    """Whether these are a kernel's figures; a function that kernels call has no registers."""
+    return any(figures.registers > 0 for figures in by_architecture.values())
+
+
 def to_json(version: str, files: list[Compiled]) -> str:
     """The record: one line per kernel, so that a change of one is one line."""
     head = {
@@ -385,6 +390,7 @@ def to_json(version: str, files: list[Compiled]) -> str:
             f"\n   {json.dumps(name)}: "
             + json.dumps({a: astuple(f) for a, f in by_architecture.items()})
             for name, by_architecture in with_compact_names(file).items()
+            if is_kernel(by_architecture)
         )
         seconds = None if file.cpu_seconds is None else round(file.cpu_seconds, 1)
         parts.append(
@@ -403,6 +409,7 @@ def to_table(files: list[Compiled]) -> str:
         f"{'file':<24}{'kernels':>8}{columns}{'shared':>8}{'stack':>7}{'spilled':>8}"
         f"{'object KB':>11}{'CPU s':>8}",
     ]
+    counts = {file.source: sum(map(is_kernel, file.kernels.values())) for file in files}
     for file in files:
         all_figures = [f for figures in file.kernels.values() for f in figures.values()]
         registers = "".join(
@@ -415,11 +422,11 @@ def to_table(files: list[Compiled]) -> str:
         )
         seconds = "ccache" if file.cpu_seconds is None else f"{file.cpu_seconds:.1f}"
         rows.append(
-            f"{file.name:<24}{len(file.kernels):8}{registers}{shared:8}{stack:7}{spilled:8}"
+            f"{file.name:<24}{counts[file.source]:8}{registers}{shared:8}{stack:7}{spilled:8}"
             f"{file.object_bytes / 1e3:11.1f}{seconds:>8}"
         )
     total = sum(file.object_bytes for file in files)
-    count = sum(len(file.kernels) for file in files)
+    count = sum(counts.values())
     rows += [f"{'total':<24}{count:8}{'':47}{total / 1e3:11.1f}", "", "most registers"]
     kernels = [(n, figures) for file in files for n, figures in with_compact_names(file).items()]
     kernels.sort(key=lambda kernel: -max(f.registers for f in kernel[1].values()))

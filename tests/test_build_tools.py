@@ -226,6 +226,20 @@ def test_figures_are_read_from_what_ptxas_prints():
     }
 
 
+def test_functions_that_kernels_call_are_no_kernels_of_the_record(tmp_path):
+    log = ptxas_log("k", "sm_80")
+    log += "ptxas info    : Function properties for called\n"
+    log += "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+    file = compiled(tmp_path / "x.cu", log)
+    record = json.loads(cuda_compile.to_json("13.0", [file]))
+    assert list(record["files"]["x.cu"]["kernels"]) == ["k"]
+    assert "x.cu                           1" in cuda_compile.to_table([file])
+    committed = json.loads((ROOT / "benchmarks" / "results" / "cuda_kernels.json").read_text())
+    for content in committed["files"].values():
+        for name, by_architecture in content["kernels"].items():
+            assert all(figures[0] > 0 for figures in by_architecture.values()), name
+
+
 @pytest.mark.parametrize(
     ("demangled", "compact"),
     [
@@ -490,16 +504,65 @@ def test_the_offline_kit_links_what_is_not_installed(tmp_path):
     kit, site = tmp_path / "kit", tmp_path / "site"
     make_package(kit, "lacking-here", "lacking_here")
     make_package(kit, "pytest", "pytest")
-    site.mkdir()
-    (site / "of an earlier run").touch()
+    assert offline_kit.link_lacking(kit, site) == ["lacking-here"]
+    (site / "__pycache__").mkdir()
+    (site / "of an earlier run").symlink_to(kit)
     assert offline_kit.link_lacking(kit, site) == ["lacking-here"]
     assert sorted(file.name for file in site.iterdir()) == [
+        ".offline_kit",
+        "__pycache__",
         "lacking-here-1.0.dist-info",
         "lacking_here",
     ]
     command = [sys.executable, "-c", "import lacking_here"]
     subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}, check=True)
     assert offline_kit.link_lacking(tmp_path / "none", site) == []
+    assert sorted(file.name for file in site.iterdir()) == [".offline_kit", "__pycache__"]
+
+
+def test_the_offline_kit_touches_no_folder_that_it_did_not_make(tmp_path, monkeypatch, capsys):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("all of it")
+    (precious / "link").symlink_to(tmp_path)
+    for folder in (precious, precious / "thesis.txt"):
+        monkeypatch.setattr("sys.argv", ["offline_kit.py", "--link", str(folder)])
+        assert offline_kit.main() == 1
+        assert f"offline_kit: {folder}" in capsys.readouterr().err
+    assert (precious / "thesis.txt").read_text() == "all of it"
+    assert sorted(file.name for file in precious.iterdir()) == ["link", "thesis.txt"]
+
+
+def test_the_offline_kit_refuses_a_kit_for_another_python(tmp_path):
+    kit, site = tmp_path / "kit", tmp_path / "site"
+    make_package(kit, "lacking-here", "lacking_here")
+    (kit / "lacking_here" / "_core.cpython-39-x86_64-linux-gnu.so").touch()
+    with pytest.raises(offline_kit.KitError, match=r"is for Python 3\.9; this is .*--python"):
+        offline_kit.link_lacking(kit, site)
+    assert not site.exists()
+    here = "cpython-{}{}".format(*sys.version_info)
+    (kit / "lacking_here" / f"_core.{here}-x86_64-linux-gnu.so").touch()
+    assert offline_kit.link_lacking(kit, site) == ["lacking-here"]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_offline_kit_keeps_what_it_has_until_pip_is_done(tmp_path, monkeypatch, status):
+    kit = tmp_path / "3rdparty" / "python"
+    kit.mkdir(parents=True)
+    (kit / "old").touch()
+
+    def run_pip(command: list[str]) -> subprocess.CompletedProcess[str]:
+        target = Path(command[command.index("--target") + 1])
+        target.mkdir()
+        (target / "new").touch()
+        assert (kit / "old").exists()
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(offline_kit.subprocess, "run", run_pip)
+    refusal = offline_kit.collect_packages("3.99", kit)
+    assert (refusal is None) == (status == 0)
+    assert [file.name for file in kit.iterdir()] == ["old" if status else "new"]
+    assert list(kit.parent.iterdir()) == [kit]
 
 
 def test_the_offline_kit_asks_for_the_pinned_packages_of_another_python(tmp_path):
