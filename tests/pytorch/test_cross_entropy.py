@@ -305,6 +305,11 @@ def refuse_unequal_parts(rank):
     own = torch.tensor([[1, 10 if rank == 1 else 2]])
     with pytest.raises(ValueError, match=r"target has the id 10; ids lie in 0\.\.9"):
         parallel_cross_entropy(torch.zeros(1, 2, 5), own, dist_process_group=group)
+    for rows in (0, 1, 6):
+        loss = parallel_cross_entropy(
+            torch.zeros(rows, 1, 5), torch.full((rows, 1), 9), dist_process_group=group
+        )
+        assert_within(loss, torch.full((rows, 1), math.log(10)), 8 * ROUNDOFF * math.log(10))
     return parallel_cross_entropy(X, IDS + 9, dist_process_group=group).shape
 
 

@@ -129,7 +129,7 @@ def _of_all_ranks(statistics: Tensor, columns: int, ids: Tensor, problem: _Probl
     for _, given in notes:
         if given != ignored:
             _refuse_id(given, ignored, size)
-    return whole[:, :-1].reshape(-1, numbers)
+    return whole[:, :-1].contiguous().view(-1, numbers)
 
 
 def _composed(inp: Tensor, target: Tensor, problem: _Problem) -> Tensor:
