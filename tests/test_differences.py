@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
@@ -522,6 +523,9 @@ def _() -> None:
     assert "differentiable once" in str(raised(lambda: torch.autograd.grad(grad.sum(), x)))
     hessian = torch.func.hessian(lambda x: (x + module(x)).pow(3).sum())(x[0].detach())
     assert hessian.shape == (8, 8) and hessian.count_nonzero() > 0
+    layer = te.TransformerLayer(8, 16, 2, hidden_dropout=0.0, attention_dropout=0.0)
+    hessian = torch.func.hessian(lambda x: layer(x).pow(2).sum())(torch.randn(2, 1, 8))
+    assert hessian.count_nonzero() > 0
 
 
 @row("gathered-norm-output")
@@ -988,6 +992,16 @@ refuses(
     lambda: run(te.Linear(32, 32), Float8CurrentScaling(), torch.randn(4, 32, device="meta")),
     lambda: run(torch.func.vmap(te.LayerNormMLP(32, 32)), DELAYED, torch.randn(2, 4, 32)),
 )
+
+
+def test_a_symbolic_trace_is_refused_and_other_tracers_take_its_place():
+    module, x = te.LayerNorm(8), torch.randn(2, 8)
+    with pytest.raises(TypeError, match="input has type Proxy"):
+        torch.fx.symbolic_trace(module)
+    torch.testing.assert_close(make_fx(module)(x)(x), module(x))
+    torch.testing.assert_close(torch.export.export(module, (x,)).module()(x), module(x))
+
+
 refuses(
     "transformed-gradients",
     lambda: torch.func.vmap(te.Linear(32, 32, fuse_wgrad_accumulation=True))(torch.randn(4, 32)),

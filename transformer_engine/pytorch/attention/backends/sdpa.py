@@ -9,16 +9,36 @@ key are NaN in some of torch's kernels, so such rows are shown every key and set
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...cpp_extensions.attention import attend
 from ..dense import DenseInputs, load, store
 from ..problem import AttentionOperands, AttentionParams
 from .base import AttentionSwitches, Runner
 
-sdpa = F.scaled_dot_product_attention
+
+def sdpa(*operands: Any, **options: Any) -> Tensor:
+    """torch's operator; inside of transforms that differentiate, its composed form.
+
+    Its fused CPU kernel has no second derivative, and none in forward mode. Whether a gradient of
+    plain autograd is differentiated again is not known here: then that kernel raises.
+    """
+    if torch.compiler.is_compiling() or not _is_differentiated_by_transform():
+        return F.scaled_dot_product_attention(*operands, **options)
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(*operands, **options)
+
+
+def _is_differentiated_by_transform() -> bool:
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    layers = torch._C._functorch.get_interpreter_stack() or ()
+    return any(layer.key() != torch._C._functorch.TransformType.Vmap for layer in layers)
 
 
 def causal_flag_holds(scale: float) -> bool:
