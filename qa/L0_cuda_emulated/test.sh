@@ -13,13 +13,20 @@
 set -u
 . "$(dirname "$0")/../support.sh"
 
+# say STEP: the next one may be silent for many minutes.
+say() {
+  echo "== $suite: $1, at $SECONDS s"
+}
+
 echo '#include <gtest/gtest.h>' | g++ -x c++ -E - > /dev/null 2>&1 ||
   skip "needs g++ and GoogleTest. Debian: apt-get install g++ libgtest-dev"
+say "headers of CUDA, cuBLASLt and cuDNN"
 toolkit=$("$PYTHON" "$TE_PATH/build_tools/cuda_toolkit.py" --fetch) || skip "needs CUDA's headers"
 cublas=$("$PYTHON" "$TE_PATH/build_tools/cublas_headers.py" --fetch) || skip "needs cuBLASLt's headers"
 cudnn=$("$PYTHON" "$TE_PATH/build_tools/cudnn_headers.py" --fetch) || skip "needs cudnn-frontend"
 
 export NVTE_CMAKE_BUILD_DIR=${NVTE_CMAKE_BUILD_DIR:-$TE_PATH/build/cmake}
+say "build of the core"
 "$PYTHON" "$TE_PATH/build_tools/cmake_build.py" --tests ${WERROR:+--werror} || {
   echo "FAIL $suite: build"
   exit 1
@@ -71,13 +78,17 @@ for mode in ${CUDA_EMULATOR_MODES:-plain asan tsan msan}; do
       continue
     fi
   fi
+  say "$mode: build (minutes where much is out of date; see build/emulator-$mode.log)"
   run_case "$mode build" build "$mode" "$compiler"
+  say "$mode: tests of the emulator, in two orders"
   run_both_orders "$mode" emulator emulator_selftest
+  say "$mode: tests of the kernels, in two orders"
   run_both_orders "$mode" kernels te_cuda_tests "$@"
 done
 
 library=$TE_PATH/build/emulator-plain/libtransformer_engine.so
 if [ -f "$library" ] && has_module torch && has_module pytest; then
+  say "Python tests on the emulated device"
   run_case "python" env LD_PRELOAD="$library" PYTHONPATH="$TE_PATH" OMP_NUM_THREADS=1 \
     "$PYTHON" -m pytest -q -n "${MAX_JOBS:-2}" -m "not slow" -p no:cacheprovider \
     "$TE_PATH/tests/pytorch/tensor" "$TE_PATH/tests/pytorch/module" "$TE_PATH/tests/pytorch/csrc" \
