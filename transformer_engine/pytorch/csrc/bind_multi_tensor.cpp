@@ -103,9 +103,13 @@ class Operands {
     return all;
   }
 
+  std::string place(size_t list, size_t position) const {
+    return concat(op_, ": ", roles_[list].name, "[", position, "]");
+  }
+
   TensorView view_of(size_t list, size_t position) const {
     const at::Tensor& tensor = lists_[list][position];
-    const auto where = [&] { return concat(op_, ": ", roles_[list].name, "[", position, "]"); };
+    const auto where = [&] { return place(list, position); };
     TE_CHECK_TYPE(!is_python_tensor(tensor), where(),
                   " is of a class that overrides operators; a plain tensor is required. Pass its "
                   "data, or a dequantized copy.");
@@ -117,14 +121,17 @@ class Operands {
     TE_CHECK(tensor.numel() == 0 || tensor.storage().nbytes() > 0, where(), " of ", tensor.numel(),
              " elements has no memory; allocated memory is required.");
     return {.data = tensor.data_ptr(),
-            .dtype = dtype_at(list, tensor),
+            .dtype = dtype_at(list, position),
             .rows = 1,
             .cols = tensor.numel()};
   }
 
-  DType dtype_at(size_t list, const at::Tensor& tensor) const {
-    const DType dtype = dtype_of(tensor.scalar_type());
-    return dtype == DType::kByte ? roles_[list].dtype.value_or(dtype) : dtype;
+  DType dtype_at(size_t list, size_t position) const {
+    const at::ScalarType type = lists_[list][position].scalar_type();
+    const std::optional<DType> dtype = find_dtype(type);
+    TE_CHECK_TYPE(dtype.has_value(), place(list, position), " has dtype ", at::toString(type),
+                  "; float32, float16, bfloat16, uint8 or int16 is required, as the list needs.");
+    return *dtype == DType::kByte ? roles_[list].dtype.value_or(*dtype) : *dtype;
   }
 
   void check_layout(size_t list, size_t position) const {

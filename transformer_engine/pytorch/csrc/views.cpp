@@ -11,8 +11,6 @@
 
 namespace transformer_engine::pytorch {
 
-namespace {
-
 std::optional<DType> find_dtype(at::ScalarType type) {
   switch (type) {
     case at::ScalarType::Byte:
@@ -38,8 +36,6 @@ std::optional<DType> find_dtype(at::ScalarType type) {
       return std::nullopt;
   }
 }
-
-}  // namespace
 
 DType dtype_of(at::ScalarType type) {
   const auto dtype = find_dtype(type);

@@ -7,9 +7,13 @@
 #include <ATen/core/Tensor.h>
 #include <transformer_engine/types.h>
 
+#include <optional>
+
 namespace transformer_engine::pytorch {
 
-// Throws TypeError for a torch dtype the core has no name for. uint8 is kByte.
+// The core's name of a torch dtype, if it has one. uint8 is kByte.
+std::optional<DType> find_dtype(at::ScalarType type);
+// Throws TypeError for one without a name.
 DType dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(DType dtype);  // FP8 types map to uint8: bytes are what is stored
 

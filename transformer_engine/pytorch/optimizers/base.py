@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ def count_writes_of(param: torch.Tensor) -> None:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 CHUNK_SIZE = 65536  # first argument of functions on lists
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]  # parameters and their gradients
 
 
 @dataclass(slots=True)
@@ -242,16 +243,23 @@ class FusedOptimizer(torch.optim.Optimizer):
             self._flags[device] = torch.zeros(1, dtype=torch.int32, device=device)
         return self._flags[device]
 
-    def _gradients_of(self, params: Sequence[torch.Tensor], takes_simple: bool) -> tuple[Any, Any]:
-        """Parameters with their gradients: the simple ones, and those that need a closer look.
+    # --- gradients ------------------------------------------------------------------------------
+
+    def _checked_gradients(self, index: int, takes_simple: bool) -> tuple[Pairs, Pairs]:
+        """Parameters of a group with their gradients: the simple ones, and the others.
 
         Simple are plain contiguous tensors whose gradients are such; telling them apart here costs
         a third of treating all as the others.
+
+        Raises
+        ------
+        ValueError, TypeError, RuntimeError
+            For what a step cannot take, before it writes anything.
         """
-        simple: list[tuple[torch.Tensor, torch.Tensor]] = []
-        others: list[tuple[torch.Tensor, torch.Tensor]] = []
+        simple: Pairs = []
+        others: Pairs = []
         name = "decoupled_grad" if self.use_decoupled_grad else "grad"
-        for param in params:
+        for param in self.param_groups[index]["params"]:
             grad = getattr(param, name, None)
             if grad is None:
                 continue
@@ -262,47 +270,93 @@ class FusedOptimizer(torch.optim.Optimizer):
                 and grad.layout is torch.strided
                 and grad.is_contiguous()
                 and param.is_contiguous()
+                and grad.dtype in _DTYPES
+                and grad.shape == param.shape
+                and grad.device == param.device
+                and not grad.is_neg()
             ):
                 simple.append((param, grad))
             else:
-                others.append((param, self._laid_out(param, grad)))
+                self._check_params(index, [(param, grad)])
+                self._check_gradient(index, param, grad)
+                others.append((param, grad))
+        self._check_params(index, (*simple, *others))
+        for param, _ in others:
+            self._check_layout(index, param)
         return simple, others
 
-    def _dtypes_of(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> set[torch.dtype]:
-        """The dtypes of parameters.
-
-        Raises
-        ------
-        TypeError
-            If one cannot be updated.
-        """
-        dtypes = {param.dtype for param, _ in pairs}
-        if not dtypes <= _DTYPES:
-            refused = ", ".join(sorted(str(dtype) for dtype in dtypes - _DTYPES))
-            raise TypeError(
-                f"{type(self).__name__}.step: parameters have dtype {refused}; FP32, FP16 or BF16 "
-                "is required. Convert them, or use the optimizer of torch.optim."
-            )
-        return dtypes
-
-    def _laid_out(self, param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a gradient, in the layout of the parameter.
-
-        Raises
-        ------
-        RuntimeError
-            If it is sparse.
-        """
-        grad, local = local_tensor(grad), local_tensor(param)
+    def _check_gradient(self, index: int, param: torch.Tensor, given: Any) -> None:
+        name = "decoupled_grad" if self.use_decoupled_grad else "grad"
+        what = f"{name} of {self._name_of(index, param)}"
+        who = f"{type(self).__name__}.step"
+        grad, local = local_tensor(check_tensor(who, what, given)), local_tensor(param)
         if grad.layout is not torch.strided:
             raise RuntimeError(
-                f"{type(self).__name__}.step: a gradient has layout {grad.layout}; a dense one is "
-                "required. Use torch.optim.SparseAdam, or make it dense with to_dense()."
+                f"{who}: {what} has layout {grad.layout}; a dense one is required. Use "
+                "torch.optim.SparseAdam, or make it dense with to_dense()."
             )
+        if grad.dtype not in _DTYPES:
+            raise TypeError(
+                f"{who}: {what} has dtype {grad.dtype}; FP32, FP16 or BF16 is required."
+            )
+        if grad.shape != local.shape:
+            raise ValueError(
+                f"{who}: {what} has shape {tuple(grad.shape)}; that of the parameter, "
+                f"{tuple(local.shape)}, is required."
+            )
+        if grad.device != local.device:
+            raise ValueError(
+                f"{who}: {what} is on {grad.device}; the parameter's device, {local.device}, is "
+                "required."
+            )
+
+    def _check_params(self, index: int, pairs: Iterable[tuple[torch.Tensor, Any]]) -> None:
+        who = f"{type(self).__name__}.step"
+        dtypes = {param.dtype for param, _ in pairs}
+        if not dtypes <= _DTYPES:
+            param = next(param for param, _ in pairs if param.dtype not in _DTYPES)
+            raise TypeError(
+                f"{who}: {self._name_of(index, param)} has dtype {param.dtype}; FP32, FP16 or BF16 "
+                "is required. Convert it, or use the optimizer of torch.optim."
+            )
+        if any(device.type == "meta" for device in {param.device for param, _ in pairs}):
+            param = next(param for param, _ in pairs if param.device.type == "meta")
+            raise ValueError(
+                f"{who}: {self._name_of(index, param)} is on meta; a device with memory is "
+                "required. Call to_empty() of its module and initialise it."
+            )
+
+    def _check_layout(self, index: int, param: torch.Tensor) -> None:
+        local = local_tensor(param)
+        if isinstance(local, QuantizedTensor):
+            return
+        strides = zip(local.shape, local.stride(), strict=True)
+        if any(size > 1 and stride == 0 for size, stride in strides):
+            raise ValueError(
+                f"{type(self).__name__}.step: {self._name_of(index, param)} has shape "
+                f"{tuple(local.shape)} and strides {local.stride()}; elements that share no memory "
+                "are required. Make the parameter of a copy: "
+                "torch.nn.Parameter(param.detach().clone())."
+            )
+
+    def _laid_out(self, param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a checked gradient, in the layout in which the parameter is read."""
+        grad, local = local_tensor(grad), local_tensor(param)
         if isinstance(grad, QuantizedTensor):
             grad = grad.dequantize(dtype=torch.float32)
+        grad = grad.resolve_neg()
         if isinstance(local, QuantizedTensor):
             return grad.contiguous()
-        if grad.shape == local.shape and not has_same_layout(grad, local):
+        if not has_same_layout(grad, local) or has_gaps(local):
             grad = plain_like(local, grad.dtype).copy_(grad)
         return grad
+
+
+def has_gaps(local: torch.Tensor) -> bool:
+    """Whether memory between the elements of a plain tensor is not its own."""
+    return not torch.ops.aten.is_non_overlapping_and_dense.default(local)
+
+
+def without_gaps(local: torch.Tensor) -> torch.Tensor:
+    """A plain tensor itself, or if it has gaps a copy, of the layout of `plain_like`."""
+    return plain_like(local, local.dtype).copy_(local) if has_gaps(local) else local

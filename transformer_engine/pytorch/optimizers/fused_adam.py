@@ -24,7 +24,7 @@ from ..tensor import Float8Quantizer, Float8Tensor, QuantizedTensor
 from ..tensor.storage.write_tracking import count_write, mark_written
 from .adam_state import SCALED_MAX, load_scaled, store_scaled
 from .adam_states import MOMENTS, STATES, AdamStates
-from .base import CHUNK_SIZE, count_writes_of
+from .base import CHUNK_SIZE, Pairs, count_writes_of, without_gaps
 from .multi_tensor_apply import local_tensor
 
 _MASTER_DTYPES = (torch.float32, torch.float16)
@@ -303,34 +303,41 @@ class FusedAdam(AdamStates):
         ------
         RuntimeError
             For sparse gradients, FP16 and BF16 parameters in one group, quantized parameters with
-            `capturable`, or without master weights (but for FP8 with delayed scaling).
-        TypeError
-            For parameters of other dtypes.
+            `capturable`, or without master weights (but for FP8 with delayed scaling), and for a
+            scaler that was not used yet; nothing is written, as below.
+        TypeError, ValueError
+            For gradients that do not fit their parameter, and parameters of other dtypes or without
+            memory of their own.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            self._step_group(group, grad_scaler)
-        return loss
-
-    def _step_group(self, group: dict[str, Any], grad_scaler: Any) -> None:
+        if self.capturable:
+            self._check_scaler(grad_scaler)
         # States that are scaled go through FP32 values.
         is_direct = not any(self.name_to_dtype_map[name] in SCALED_MAX for name in STATES)
-        simple, others = self._gradients_of(group["params"], is_direct)
-        if self._dtypes_of((*simple, *others)) >= _HALVES:
+        held = [self._checked_gradients(i, is_direct) for i in range(len(self.param_groups))]
+        for group, (simple, others) in zip(self.param_groups, held, strict=True):
+            self._step_group(group, grad_scaler, simple, others)
+        return loss
+
+    def _check_params(self, index: int, pairs: Iterable[tuple[torch.Tensor, Any]]) -> None:
+        super()._check_params(index, pairs)
+        if {param.dtype for param, _ in pairs} >= _HALVES:
             raise RuntimeError(
-                f"{type(self).__name__}.step: a group has FP16 and BF16 parameters; one of both is "
-                "required. Use two groups."
+                f"{type(self).__name__}.step: group {index} has FP16 and BF16 parameters; one of "
+                "both is required. Use two groups."
             )
-        for param, _ in others:
-            self._check_param(param)
+
+    def _step_group(
+        self, group: dict[str, Any], grad_scaler: Any, simple: Pairs, others: Pairs
+    ) -> None:
         run = self._captured_run(group, grad_scaler) if self.capturable else self._run_of(group)
         calls: dict[_Key, _Call] = {}
         self._add_simple(calls, simple)
         for param, grad in others:
-            key = self._add(calls, param, grad)
+            key = self._add(calls, param, self._laid_out(param, grad))
             if calls[key].working_numel > _MOST_WORKING[key[0].type == "cpu"]:
                 run(key[0], calls.pop(key))
         for key, call in calls.items():
@@ -338,25 +345,24 @@ class FusedAdam(AdamStates):
         for param, _ in others:
             count_writes_of(param)
 
-    def _check_param(self, param: torch.Tensor) -> None:
+    def _check_layout(self, index: int, param: torch.Tensor) -> None:
+        super()._check_layout(index, param)
         local = local_tensor(param)
         if not isinstance(local, QuantizedTensor):
             return
-        who = f"{type(self).__name__}.step"
+        who = f"{type(self).__name__}.step: {self._name_of(index, param)}"
         if self.capturable:
             raise RuntimeError(
-                f"{who}: a parameter is a {type(local).__name__} and capturable is True; plain "
+                f"{who} is a {type(local).__name__} and capturable is True; plain "
                 "parameters are required. Leave capturable out."
             )
         if not self.master_weights and not _is_delayed_float8(local):
             raise RuntimeError(
-                f"{who}: a parameter is a {type(local).__name__} and master_weights is False; "
+                f"{who} is a {type(local).__name__} and master_weights is False; "
                 "steps would be lost in its rounding. Pass master_weights=True."
             )
 
-    def _add_simple(
-        self, calls: dict[_Key, _Call], pairs: list[tuple[torch.Tensor, torch.Tensor]]
-    ) -> None:
+    def _add_simple(self, calls: dict[_Key, _Call], pairs: Pairs) -> None:
         """Give plain parameters, whose states are taken as they are, to their calls."""
         needed = STATES if self.master_weights else MOMENTS
         device = kind = None
@@ -385,7 +391,10 @@ class FusedAdam(AdamStates):
         moments = [self._working(param, name, after) for name in MOMENTS]
         master = self._working(param, "master_param", after) if self.master_weights else None
         working_numel = local.numel() * len(after)
-        kind, fp8_dtype, tensors = _kind_of(master), None, (grad, local, *moments)
+        written = local if isinstance(local, QuantizedTensor) else without_gaps(local)
+        if written is not local:
+            after.append(partial(local.copy_, written))
+        kind, fp8_dtype, tensors = _kind_of(master), None, (grad, written, *moments)
         if isinstance(local, QuantizedTensor):
             # Without masters: of the rounded values, as any optimizer sees them.
             precise = self._float_values(local) if master is None else master
@@ -476,6 +485,14 @@ class FusedAdam(AdamStates):
             call.run(flag_of(device), numbers, self._options(group))
 
         return run
+
+    def _check_scaler(self, grad_scaler: Any) -> None:
+        is_used = grad_scaler is not None and grad_scaler.is_enabled()
+        if is_used and grad_scaler._get_scale_async() is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.step: grad_scaler has no scale yet; one that was used is "
+                "required. Call grad_scaler.scale(loss) for the backward pass."
+            )
 
     def _scaler_values(
         self, grad_scaler: Any, device: torch.device

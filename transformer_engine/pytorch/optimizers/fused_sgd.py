@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,15 @@ from ..arguments import check_flag, check_not_negative, check_number
 from ..cpp_extensions.multi_tensor import multi_tensor_sgd
 from ..tensor import QuantizedTensor
 from .adam_state import wrapped_like
-from .base import CHUNK_SIZE, FusedOptimizer, SavedState, count_writes_of, plain_like
+from .base import (
+    CHUNK_SIZE,
+    FusedOptimizer,
+    Pairs,
+    SavedState,
+    count_writes_of,
+    plain_like,
+    without_gaps,
+)
 from .multi_tensor_apply import local_tensor
 
 _REQUIRED: Any = required  # torch's mark of a number that must be given
@@ -163,33 +172,35 @@ class FusedSGD(FusedOptimizer):
 
         Raises
         ------
-        RuntimeError
-            For sparse gradients.
-        TypeError
-            For parameters of other dtypes than FP32, FP16 and BF16.
+        RuntimeError, TypeError, ValueError
+            For sparse gradients, gradients that do not fit their parameter, and parameters of other
+            dtypes than FP32, FP16 and BF16 or without memory of their own; nothing is written.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            self._step_group(group)
+        held = [self._checked_gradients(i, True) for i in range(len(self.param_groups))]
+        for group, (simple, others) in zip(self.param_groups, held, strict=True):
+            self._step_group(group, simple, others)
         self.most_recent_scale = 1.0
         self.scale_set_by_backward = False
         return loss
 
-    def _step_group(self, group: dict[str, Any]) -> None:
-        simple, others = self._gradients_of(group["params"], takes_simple=True)
-        self._dtypes_of((*simple, *others))
+    def _step_group(self, group: dict[str, Any], simple: Pairs, others: Pairs) -> None:
         calls: dict[_Key, _Lists] = {}
-        quantized = []
+        finishes: list[Callable[[], object]] = []
         self._add(calls, [(param, grad, param) for param, grad in simple], group)
         for param, grad in others:
-            values = local = local_tensor(param)
+            local = local_tensor(param)
             if isinstance(local, QuantizedTensor):
                 values = local.dequantize(dtype=torch.float32)
-                quantized.append((local, values))
-            self._add(calls, [(param, grad, values)], group)
+                finishes.append(partial(local.quantize_, values))
+            else:
+                values = without_gaps(local)
+                if values is not local:
+                    finishes.append(partial(local.copy_, values))
+            self._add(calls, [(param, self._laid_out(param, grad), values)], group)
         for (device, is_first), lists in calls.items():
             multi_tensor_sgd(
                 CHUNK_SIZE,
@@ -204,8 +215,8 @@ class FusedSGD(FusedOptimizer):
                 *(group["nesterov"], is_first, self.wd_after_momentum),
                 1.0 / self.most_recent_scale,
             )
-        for tensor, values in quantized:
-            tensor.quantize_(values)
+        for finish in finishes:
+            finish()
         for param, _ in others:
             count_writes_of(param)
 
