@@ -130,3 +130,23 @@ def test_a_forward_alone_keeps_nothing_for_a_backward(calls):
     with torch.no_grad(), te.autocast(recipe=DELAYED):
         out = module(*inputs)
     assert not out.requires_grad and calls == ["forward"]
+
+
+def test_reasons_are_those_of_fp8_inside_its_regions(calls, monkeypatch):
+    module, inputs = make_call(DELAYED)
+    outside = module.explain_backends(*inputs)
+    with te.autocast(recipe=DELAYED):
+        assert module.explain_backends(*inputs) == {
+            "FusedAttention": None,
+            "UnfusedDotProductAttention": None,
+        }
+        reasons = module.explain_backends(*inputs, bf16_backward=True)
+        assert "its backward is in FP8" in reasons["FusedAttention"]
+    with te.autocast(recipe=DelayedScaling()):
+        assert module.explain_backends(*inputs) == outside
+    monkeypatch.setenv("NVTE_FUSED_ATTN", "0")
+    monkeypatch.setenv("NVTE_UNFUSED_ATTN", "0")
+    off, _ = make_call(DELAYED)
+    with te.autocast(recipe=DELAYED):
+        reasons = off.explain_backends(*inputs)
+    assert all("switched off" in reason for reason in reasons.values()) and len(reasons) == 2

@@ -288,7 +288,8 @@ class DotProductAttention(Float8AttentionModule):
         ----------
         query_layer : torch.Tensor
             ``[s_q, b, h, d_qk]``, ``[b, s_q, h, d_qk]`` or ``[t_q, h, d_qk]``; any strides; FP16,
-            BF16, FP32 or FP64.
+            BF16, FP32 or FP64; where attention runs in FP8 also all three as ``Float8Tensor``,
+            whose codes are used as they are and whose gradients are FP8.
         key_layer, value_layer : torch.Tensor
             The same with g heads, s_kv or t_kv, and d_v for the value.
         attention_mask : torch.Tensor or pair of torch.Tensor, optional
@@ -316,11 +317,14 @@ class DotProductAttention(Float8AttentionModule):
         qkv_layer, kv_layer : torch.Tensor, optional
             Query, key and value (or key and value) in one tensor, stacked in dimension
             `qkv_interleave_dim`.
-        fast_zero_fill, pad_between_seqs, num_splits, fp8_output, bf16_backward
-            Accepted. They tune kernels or belong to FP8 attention; they do not change this result.
+        fp8_output, bf16_backward : bool
+            Where attention runs in FP8 (docs/fp8_attention.md): give the output as a
+            ``Float8Tensor``; compute the gradients in high precision at the original inputs.
+        fast_zero_fill, pad_between_seqs, num_splits
+            Accepted. They tune kernels; they do not change this result.
         inference_params, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors
-            NotImplementedError when given; also inside ``autocast`` with a recipe that asks for FP8
-            attention (``fp8_dpa`` or ``fp8_mha``).
+            NotImplementedError when given; also inside ``autocast`` with MXFP8 and ``fp8_dpa`` or
+            ``fp8_mha``.
 
         Returns
         -------
@@ -600,7 +604,9 @@ class DotProductAttention(Float8AttentionModule):
             alibi_slopes=given["alibi_slopes"],
             softmax_offset=self.softmax_offset,
         )
-        return backend_reasons(self._problem(q, k, v, operands, spec), self._switches)
+        params = self._problem(q, k, v, operands, spec)
+        float8 = self._explain_float8(params, bf16_backward=given["bf16_backward"])
+        return backend_reasons(params, self._switches) if float8 is None else float8
 
     def _load_from_state_dict(
         self,

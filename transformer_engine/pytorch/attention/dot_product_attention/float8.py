@@ -121,19 +121,9 @@ class Float8AttentionModule(TransformerEngineBaseModule):
         if not (call.is_quantized or call.is_calibrating):
             return plan.run(q, k, v, operands)
         params = plan.params
-        override = call.backward_override
-        if options.bf16_backward or not self._float8.has_fp8_backward:
-            override = "high_precision"
+        override = "high_precision" if options.bf16_backward else call.backward_override
         slots = Slots(call)
-        float8_options = Float8AttentionOptions(
-            softmax_scale=params.softmax_scale,
-            groups=params.num_gqa_groups,
-            dropout=params.attention_dropout,
-            out_dtype=params.dtype,
-            backward=override or "quantized",
-            keeps_output=self._float8.keeps_output,
-            returns_max_logit=params.return_max_logit,
-        )
+        float8_options = self._float8_options(params, override)
         max_logit = None
         out = self._run_fused(params, (q, k, v), operands, slots, float8_options, boundary)
         if out is None:
@@ -143,6 +133,50 @@ class Float8AttentionModule(TransformerEngineBaseModule):
         if options.fp8_output and call.is_quantized:
             out = encode(out, boundary, slots)
         return out if max_logit is None else (out, max_logit)
+
+    def _float8_options(
+        self, params: AttentionParams, backward: str | None
+    ) -> Float8AttentionOptions:
+        """`backward`: what the recipe or the call asks for, None for FP8."""
+        backward = backward if self._float8.has_fp8_backward else "high_precision"
+        return Float8AttentionOptions(
+            softmax_scale=params.softmax_scale,
+            groups=params.num_gqa_groups,
+            dropout=params.attention_dropout,
+            out_dtype=params.dtype,
+            backward=backward or "quantized",
+            keeps_output=self._float8.keeps_output,
+            returns_max_logit=params.return_max_logit,
+        )
+
+    def _explain_float8(
+        self, params: AttentionParams, *, bf16_backward: bool
+    ) -> dict[str, str | None] | None:
+        """What explain_backends says in a region with FP8 attention; None elsewhere."""
+        recipe = FP8GlobalStateManager.get_fp8_recipe()
+        if not (native_state.may_run_fp8_attention() and self._float8.wants_fp8(recipe)):
+            return None
+        self._call_device = params.device
+        self.init_fp8_metadata()
+        forward, backward = (
+            [quantizer.native for quantizer in slots] for slots in self.quantizers.values()
+        )
+        slots = Slots.of_quantizers(forward, backward)
+        override = "high_precision" if bf16_backward else getattr(recipe, "backward_override", None)
+        options = self._float8_options(params, override)
+        reason: str | None = "switched off by NVTE_FUSED_ATTN=0"
+        if self._switches.fused:
+            reason = fused_refusal(params, options, slots)
+        if reason is None:
+            _, reason = make_fused(
+                params,
+                options,
+                slots,
+                deterministic=self.deterministic,
+                is_training=self.training,
+            )
+        unfused = None if self._switches.unfused else "switched off by NVTE_UNFUSED_ATTN=0"
+        return {"FusedAttention": reason, "UnfusedDotProductAttention": unfused}
 
     def _run_fused(
         self,
@@ -154,7 +188,8 @@ class Float8AttentionModule(TransformerEngineBaseModule):
         boundary: Boundary,
     ) -> Tensor | None:
         """By cuDNN; None where it does not take the call."""
-        if not self._switches.fused or fused_refusal(params, options, slots) is not None:
+        is_offered = self._switches.fused and slots.call.is_quantized
+        if not is_offered or fused_refusal(params, options, slots) is not None:
             return None
         # In training also without gradients: a checkpoint's two runs are to be alike.
         is_training = self.training or any(x.requires_grad for x in qkv)

@@ -60,6 +60,13 @@ class Slots:
         self._forward = call.forward_quantizers
         self._backward = call.backward_quantizers
 
+    @classmethod
+    def of_quantizers(cls, forward: list[Any], backward: list[Any]) -> Slots:
+        """For questions about formats, without a call."""
+        slots = cls.__new__(cls)
+        slots._forward, slots._backward = forward, backward
+        return slots
+
     def _core(self, tensor: str) -> Any:
         if tensor in FORWARD_SLOTS:
             return self._forward[FORWARD_SLOTS[tensor]]

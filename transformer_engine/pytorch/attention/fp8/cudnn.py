@@ -47,7 +47,7 @@ def fused_refusal(
         return "padding is given as a mask, it takes cu_seqlens_q and cu_seqlens_kv"
     if options.backward != "quantized":
         return "its backward is in FP8, the recipe or the call asks for one in high precision"
-    if not (slots.call.is_quantized and slots.is_delayed("s") and slots.is_delayed("dp")):
+    if not (slots.is_delayed("s") and slots.is_delayed("dp")):
         return "it needs delayed scales of S and dP"
     return None
 
