@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import transformer_engine.pytorch as te
 from helpers.attention import AttentionCase
@@ -409,3 +410,17 @@ def test_empty_and_unused_results(recipe):
     with te.autocast(recipe=recipe):
         module(*inputs)  # a forward whose backward never runs
     step(module, inputs, recipe)
+
+
+def test_transforms_and_tensors_without_data_are_refused():
+    x = random_tensor((3, 1, 4, 16))
+
+    def call(query: torch.Tensor) -> torch.Tensor:
+        module = te.DotProductAttention(4, 16)
+        with te.autocast(recipe=DELAYED):
+            return module(query, query, query).sum()
+
+    with pytest.raises(NotImplementedError, match="a function transform or a tracer is active"):
+        torch.func.grad(call)(x)
+    with FakeTensorMode() as mode, pytest.raises(NotImplementedError, match="is a FakeTensor"):
+        call(mode.from_tensor(x))

@@ -47,8 +47,8 @@ PyObject* PythonStep::forward(PyObject* module, PyObject* args, PyObject* kwargs
   static const Name method_name("_quantized_forward");
   const Py_ssize_t count = PyTuple_GET_SIZE(args);
   TE_CHECK_TYPE(count > 0, name(), ": no argument is given; a tensor is required.");
-  CallState state =
-      begin_forward(module, unpack_tensor(PyTuple_GET_ITEM(args, 0), "argument 1").scalar_type());
+  CallState state = begin_forward(
+      module, unpack_input(PyTuple_GET_ITEM(args, 0), name(), "argument 1").scalar_type());
   const auto method =
       py::reinterpret_steal<py::object>(PyObject_GetAttr(module, method_name.object()));
   if (!method) {
