@@ -291,7 +291,7 @@ X = torch.ones(2, 4)
         ([[X], [X.t()]], ValueError, r"outputs\[0\] has shape \[4, 2\] and strides \[1, 4\]"),
         ([[X[:, ::2]], [X[:, ::2]]], ValueError, r"inputs\[0\] has shape"),
         ([[X], [X.int()]], TypeError, r"outputs\[0\] has dtype int32"),
-        ([[X.double()], [X]], TypeError, "tensor has dtype Double"),
+        ([[X.double()], [X]], TypeError, r"multi_tensor_scale: inputs\[0\] has dtype Double"),
         ([[X], [X.to("meta")]], ValueError, r"outputs\[0\] is on meta and noop_flag on"),
     ],
 )
