@@ -104,7 +104,8 @@ def _fast_accumulation(recipe: Recipe) -> tuple[bool, ...]:
 
 def _may_have_fp8_attention(recipe: Any) -> bool:
     """Whether the recipe, or the environment for all recipes, may want attention in FP8."""
-    return bool(recipe.fp8_dpa or recipe.fp8_mha or read_text("NVTE_DPA_FP8_RECIPE"))
+    asks = getattr(recipe, "fp8_dpa", False) or getattr(recipe, "fp8_mha", False)
+    return bool(asks or read_text("NVTE_DPA_FP8_RECIPE"))
 
 
 _native_recipes: dict[tuple[type, str, tuple[Any, ...]], Any] = {}

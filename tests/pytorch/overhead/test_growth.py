@@ -171,7 +171,7 @@ def test_attention_plans_keep_within_their_number():
     for length in range(1, 300):
         q = torch.zeros(length, 1, 2, 16, dtype=torch.bfloat16)
         module(q, q, q)
-    assert len(module._plans) <= dot_product_attention._MAX_PLANS < 299
+    assert len(module._plans) <= dot_product_attention.MAX_PLANS < 299
 
 
 class Leaking(te.Linear):
